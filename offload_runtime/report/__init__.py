@@ -1,0 +1,1 @@
+"""Render what was decided and what was measured. Imports no torch."""
