@@ -1,0 +1,94 @@
+"""What a run of a policy found, decided, moved and waited for: the values that reports print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from offload_runtime.errors import Diagnostic
+from offload_runtime.plan import OffloadPlan, TensorVerdict
+from offload_runtime.simulator import MemoryPeak
+
+__all__ = ["GraphReport", "LayerRow", "Report"]
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One element of a repeated stack: the id that ``layers:`` counts, and its module."""
+
+    layer: int
+    module: str
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One compiled graph: its plan, its layers, and the device memory that the simulator gives it.
+
+    ``num_layers`` is None where the graph cannot know the total (after a graph break, without ``options["model"]``).
+    """
+
+    graph: int
+    mode: str
+    variant: str
+    plan: OffloadPlan
+    num_layers: int | None
+    layer_table: tuple[LayerRow, ...]
+    num_operations: int
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[TensorVerdict, ...]:
+        """Verdicts of this graph's storages, in forward order."""
+        return self.plan.verdicts
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that ran for one model under one policy.
+
+    Bytes are per rank. ``planned_bytes`` and ``moved_bytes`` count device-to-host copies of one step (the last whole
+    one); ``host_bytes`` is what the host arena reserved, rounding included, of which ``host_waste_bytes`` are
+    rounding and gaps. ``simulated_peak`` is the simulator's; times are None where nothing was measured (no
+    accelerator, or profiling off).
+    """
+
+    policy: str
+    policy_hash: str
+    mode: str
+    device: str
+    engine: str
+    graphs: tuple[GraphReport, ...]
+    planned_bytes: int
+    moved_bytes: int
+    reloaded_bytes: int
+    host_bytes: int
+    host_waste_bytes: int
+    simulated_peak: MemoryPeak | None
+    hidden_fraction: float | None = None
+    stall_ms: float | None = None
+    stalls: tuple[tuple[str, float], ...] = ()
+    num_pins: int = 0
+    numa: str = ""
+    diagnostics: tuple[Diagnostic, ...] = field(default=())
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of compiled graphs that carry this policy."""
+        return len(self.graphs)
+
+    @property
+    def tensors(self) -> tuple[TensorVerdict, ...]:
+        """Verdicts of all graphs, in forward order."""
+        return tuple(verdict for graph in self.graphs for verdict in graph.plan.verdicts)
+
+    def __str__(self) -> str:
+        """Summarise in a few lines; ``offload_runtime.report`` renders the whole."""
+        offloaded = sum(graph.plan.num_tensors("offload") for graph in self.graphs)
+        lines = [
+            f"policy {self.policy} ({self.mode}, {self.device}, {self.engine} engine): "
+            f"{offloaded} of {len(self.tensors)} tensors offloaded in {self.num_graphs} graph(s)",
+            f"planned {self.planned_bytes} B, moved {self.moved_bytes} B, reloaded {self.reloaded_bytes} B; "
+            f"host {self.host_bytes} B of which {self.host_waste_bytes} B unused",
+        ]
+        if self.hidden_fraction is not None and self.stall_ms is not None:
+            lines.append(f"{100 * self.hidden_fraction:.1f} % of transfer time hidden, {self.stall_ms:.2f} ms stalled")
+        return "\n".join(lines)
