@@ -1,0 +1,148 @@
+"""What training with a policy did to numbers, memory and time, as text.
+
+The data that programs read is `ApplyResult.to_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from offload_runtime.models.result import ApplyResult, LayerRun, RunResult
+from offload_runtime.report.tables import Column, render_table
+from offload_runtime.units import format_size_short
+
+NUM_LOSS_ROWS = 6
+NUM_STALL_ROWS = 5
+
+
+def render_training(result: ApplyResult) -> str:
+    """Write the comparison: what was run, fates by run of layers, memory and time, losses, the verdict."""
+    parts = [
+        _heading(result),
+        _layer_run_table(result.layer_runs),
+        _run_table(result),
+        _transfer_lines(result),
+        _stall_table(result.stalls),
+        _loss_table(result),
+        f"verdict: {result.verdict}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _heading(result: ApplyResult) -> str:
+    line = (
+        f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
+        f"mode {result.mode}, {result.optimizer}, {_count(result.steps, 'step')}, seed {result.seed}, "
+        f"{_count(result.num_graphs, 'graph')}, on {result.device}"
+    )
+    if result.engine != "simulated":
+        return line
+    return (
+        f"{line}\nno accelerator here: the simulated engine ran; peaks are the simulator's, and times are not "
+        "measured"
+    )
+
+
+def _layer_run_table(runs: Sequence[LayerRun]) -> str:
+    columns = [Column("layers"), Column("fate"), Column("tensors", "right"), Column("bytes", "right")]
+    columns += [Column("moved", "right"), Column("rule")]
+    rows = [
+        [
+            run.layers,
+            run.fate,
+            str(run.num_tensors),
+            format_size_short(run.num_bytes),
+            format_size_short(run.moved_bytes) if run.moved_bytes else "",
+            run.rule or "",
+        ]
+        for run in runs
+    ]
+    return render_table(columns, rows) if rows else "  no saved tensors"
+
+
+def _run_table(result: ApplyResult) -> str:
+    columns = [
+        Column("per step"),
+        Column("baseline", "right"),
+        Column("policy", "right"),
+        Column("change", "right"),
+    ]
+    baseline, policy = result.baseline, result.policy
+    rows = [
+        [
+            "peak device memory",
+            _peak(baseline),
+            _peak(policy),
+            _change(baseline.peak_device_bytes if baseline.fits else None, policy.peak_device_bytes),
+        ],
+        ["step time", _time(baseline), _time(policy), _change(baseline.step_ms, policy.step_ms)],
+    ]
+    return render_table(columns, rows)
+
+
+def _transfer_lines(result: ApplyResult) -> str:
+    waste = (
+        f", {format_size_short(result.host_waste_bytes)} of it rounding" if result.host_waste_bytes else ""
+    )
+    hidden = "not measured" if result.hidden_fraction is None else f"{100 * result.hidden_fraction:.1f} %"
+    stall = "not measured" if result.stall_ms is None else f"{result.stall_ms:.2f} ms"
+    rows = [
+        ["planned to move", format_size_short(result.planned_bytes)],
+        ["moved to the host", format_size_short(result.moved_bytes)],
+        ["host memory", f"{format_size_short(result.host_bytes)} pinned{waste}"],
+        ["transfer hidden", hidden],
+        ["stalled", stall],
+        ["pinned after step 1", _count(result.num_pins, "time")],
+        ["NUMA", result.numa],
+    ]
+    return "\n".join(f"  {name:<20} {value or '-'}" for name, value in rows)
+
+
+def _stall_table(stalls: Sequence[tuple[str, float]]) -> str:
+    worst = sorted(stalls, key=lambda stall: -stall[1])[:NUM_STALL_ROWS]
+    if not worst:
+        return ""
+    rows = [[name, f"{stall_ms:.2f}"] for name, stall_ms in worst]
+    return render_table([Column("waited for"), Column("ms", "right")], rows)
+
+
+def _loss_table(result: ApplyResult) -> str:
+    losses = result.losses
+    columns = [Column("loss at step", "right"), Column("baseline", "right"), Column("policy", "right")]
+    columns.append(Column("policy, offloads saved", "right"))
+    rows = [
+        [str(step + 1), *(_loss(run, step) for run in (losses.baseline, losses.policy, losses.reference))]
+        for step in _spread(max(len(losses.policy), len(losses.baseline)), NUM_LOSS_ROWS)
+    ]
+    return render_table(columns, rows) if rows else ""
+
+
+def _spread(length: int, num_rows: int) -> list[int]:
+    """Return up to `num_rows` indices below `length`, evenly spread, the first and the last among them."""
+    if length <= num_rows:
+        return list(range(length))
+    return sorted({round(row * (length - 1) / (num_rows - 1)) for row in range(num_rows)})
+
+
+def _loss(run: Sequence[float], step: int) -> str:
+    return f"{run[step]:.6f}" if step < len(run) else ""
+
+
+def _peak(run: RunResult) -> str:
+    if not run.fits:
+        return "out of memory"
+    return "not known" if run.peak_device_bytes is None else format_size_short(run.peak_device_bytes)
+
+
+def _time(run: RunResult) -> str:
+    return "not measured" if run.step_ms is None else f"{run.step_ms:.1f} ms"
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if not before or after is None:
+        return ""
+    return f"{100 * (after - before) / before:+.1f} %"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
