@@ -69,23 +69,23 @@ _BUILTINS = (
     ),
     BuiltinModel(
         name="moe-tiny",
-        summary="llama-tiny with 8 experts in each layer, 2 for each token",
+        summary="byte-level mixture of experts: 4 experts in each layer, 2 for each token",
         config=DecoderConfig(
             vocab_size=256,
-            dim=128,
+            dim=64,
             num_layers=4,
-            ffn_dim=384,
-            attention=GroupedQueryAttention(num_heads=4, num_kv_heads=2, head_dim=32),
+            ffn_dim=192,
+            attention=GroupedQueryAttention(num_heads=4, num_kv_heads=2, head_dim=16),
             rope_theta=10_000.0,
             norm_eps=1e-5,
-            experts=Experts(num_experts=8, top_k=2, hidden_dim=128, normalize=True),
+            experts=Experts(num_experts=4, top_k=2, hidden_dim=128, normalize=True),
         ),
         batch=4,
-        seq=256,
+        seq=128,
         dtype="float32",
         optimizer="adamw",
         learning_rate=3e-3,
-        num_parameters=1_840_256,
+        num_parameters=476_736,
         loss=_TEXT_LOSS,
     ),
     BuiltinModel(
@@ -97,7 +97,7 @@ _BUILTINS = (
         dtype="float32",
         optimizer="adamw",
         learning_rate=1e-3,
-        num_parameters=0,
+        num_parameters=1_533_955,
         loss="mean squared error of the predicted noise in float32",
     ),
     BuiltinModel(
@@ -201,7 +201,7 @@ _BUILTINS = (
         dtype="bfloat16",
         optimizer="sgd",
         learning_rate=1e-3,
-        num_parameters=0,
+        num_parameters=15_706_484_224,
         loss=_TEXT_LOSS,
     ),
 )
@@ -210,5 +210,5 @@ BUILTINS: Mapping[str, BuiltinModel] = MappingProxyType({model.name: model for m
 
 
 def list_models() -> tuple[BuiltinModel, ...]:
-    """Return the built-in models in the order of their size: the small ones that train anywhere come first."""
+    """Return the built-in models; the small ones, which train anywhere, come first."""
     return tuple(BUILTINS.values())
