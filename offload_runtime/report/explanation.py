@@ -57,10 +57,9 @@ def render_summary(report: Report, model: str) -> str:
     """Say in one line how many activations leave, and how many bytes; parameters (`skip`) are none."""
     fates = [verdict.fate for verdict in report.tensors if verdict.fate != "skip"]
     graphs = "1 graph" if report.num_graphs == 1 else f"{report.num_graphs} graphs"
-    return (
-        f"{report.policy} on {model}, mode {report.mode}: {fates.count('offload')} of {len(fates)} activations "
-        f"offloaded, {format_size_short(report.planned_bytes)} each step, {graphs}"
-    )
+    leaving = f"{fates.count('offload')} of {len(fates)} activations offloaded"
+    moved = format_size_short(report.planned_bytes)
+    return f"{report.policy} on {model}, mode {report.mode}: {leaving}, {moved} each step, {graphs}"
 
 
 def _tensor_data(graph: GraphReport, verdict: TensorVerdict) -> dict[str, Any]:

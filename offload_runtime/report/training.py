@@ -13,6 +13,9 @@ from offload_runtime.units import format_size_short
 
 NUM_LOSS_ROWS = 6
 NUM_STALL_ROWS = 5
+SIMULATED = (
+    "no accelerator here: the simulated engine ran; peaks are the simulator's, and times are not measured"
+)
 
 
 def render_training(result: ApplyResult) -> str:
@@ -37,10 +40,7 @@ def _heading(result: ApplyResult) -> str:
     )
     if result.engine != "simulated":
         return line
-    return (
-        f"{line}\nno accelerator here: the simulated engine ran; peaks are the simulator's, and times are not "
-        "measured"
-    )
+    return f"{line}\n{SIMULATED}"
 
 
 def _layer_run_table(runs: Sequence[LayerRun]) -> str:
