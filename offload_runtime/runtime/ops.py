@@ -1,0 +1,110 @@
+"""The four operators that a rewritten graph calls: start and wait, to the host and back.
+
+    src --d2h_start--> host --d2h_wait--> host' ... saved by autograd ... --h2d_start--> dev --h2d_wait--> dev'
+
+The starts return fresh memory; the waits return an alias of their first argument, and say so in their
+schemas: Inductor plans memory by that. ``anchors`` are ignored when the operator runs; they are order, as
+data dependencies. Insert the operators after AOTAutograd has traced: functionalization refuses custom
+operators that return aliases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx import node as fx_node
+
+from offload_runtime.runtime import engines
+from offload_runtime.runtime.faults import slot_for
+from offload_runtime.runtime.transfer import TransferEngine, get_engine, transfer_record
+
+_SCHEMAS = (
+    "d2h_start(Tensor src, Tensor[] anchors, int transfer) -> Tensor",
+    "d2h_wait(Tensor(a) host, Tensor src, Tensor[] anchors, int transfer) -> Tensor(a)",
+    "h2d_start(Tensor host, Tensor[] anchors, Device device, int transfer) -> Tensor",
+    "h2d_wait(Tensor(a) dev, Tensor host, int transfer) -> Tensor(a)",
+)
+
+_TAGS = tuple(
+    getattr(torch.Tag, name)
+    for name in ("needs_exact_strides", "cudagraph_unsafe")
+    if hasattr(torch.Tag, name)
+)
+"""Inductor hands over tensors with the strides they were traced with, and leaves us out of CUDA graphs."""
+
+_library = torch.library.Library("offload", "DEF")
+
+
+def _engine_of(host: torch.Tensor, transfer: int) -> TransferEngine:
+    """Return the engine that started this buffer, whichever is current now."""
+    engine: TransferEngine | None = slot_for(host, transfer_record(transfer)).engine
+    assert engine is not None, "an engine owns every slot that a graph can see"
+    return engine
+
+
+def _d2h_start(src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int) -> torch.Tensor:
+    return get_engine(src.device).d2h_start(src, transfer)
+
+
+def _d2h_wait(
+    host: torch.Tensor, src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int
+) -> torch.Tensor:
+    return _engine_of(host, transfer).d2h_wait(host, src, transfer)
+
+
+def _h2d_start(
+    host: torch.Tensor, anchors: Sequence[torch.Tensor], device: torch.device, transfer: int
+) -> torch.Tensor:
+    return _engine_of(host, transfer).h2d_start(host, device, transfer)
+
+
+def _h2d_wait(dev: torch.Tensor, host: torch.Tensor, transfer: int) -> torch.Tensor:
+    return _engine_of(host, transfer).h2d_wait(dev, host, transfer)
+
+
+def _fake_d2h_start(src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int) -> torch.Tensor:
+    device = "meta" if src.device.type == "meta" else "cpu"
+    return torch.empty_strided(src.shape, src.stride(), dtype=src.dtype, device=device)
+
+
+def _fake_d2h_wait(
+    host: torch.Tensor, src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int
+) -> torch.Tensor:
+    return torch.ops.aten.alias.default(host)
+
+
+def _fake_h2d_start(
+    host: torch.Tensor, anchors: Sequence[torch.Tensor], device: torch.device, transfer: int
+) -> torch.Tensor:
+    target = "meta" if host.device.type == "meta" else device
+    return torch.empty_strided(host.shape, host.stride(), dtype=host.dtype, device=target)
+
+
+def _fake_h2d_wait(dev: torch.Tensor, host: torch.Tensor, transfer: int) -> torch.Tensor:
+    return torch.ops.aten.alias.default(dev)
+
+
+for _schema, _kernel, _fake in zip(
+    _SCHEMAS,
+    (_d2h_start, _d2h_wait, _h2d_start, _h2d_wait),
+    (_fake_d2h_start, _fake_d2h_wait, _fake_h2d_start, _fake_h2d_wait),
+    strict=True,
+):
+    _name = _library.define(_schema, tags=_TAGS)
+    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"offload::{_name}", _fake, lib=_library)
+
+d2h_start = torch.ops.offload.d2h_start.default
+d2h_wait = torch.ops.offload.d2h_wait.default
+h2d_start = torch.ops.offload.h2d_start.default
+h2d_wait = torch.ops.offload.h2d_wait.default
+
+TRANSFER_OPS = (d2h_start, d2h_wait, h2d_start, h2d_wait)
+"""All four overloads, for passes that look for them."""
+
+if hasattr(fx_node, "has_side_effect"):
+    for _op in TRANSFER_OPS:
+        fx_node.has_side_effect(_op)
+
+engines.register_engines()
