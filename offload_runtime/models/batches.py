@@ -51,7 +51,9 @@ def smooth_images(
     step: int, *, batch: int, channels: int, size: int, dtype: torch.dtype, device: torch.device, seed: int
 ) -> Tensor:
     """Return random images of soft blobs, ``[batch, channels, size, size]``, about unit variance."""
-    coarse = normal((batch, channels, 4, 4), step=step, stream="images", dtype=dtype, device=device, seed=seed)
+    coarse = normal(
+        (batch, channels, 4, 4), step=step, stream="images", dtype=dtype, device=device, seed=seed
+    )
     images = torch.nn.functional.interpolate(coarse.float(), size=(size, size), mode="bilinear")
     return images.to(dtype)
 
@@ -99,12 +101,50 @@ class DenoisingBatches:
             seed=self.seed,
         )
         shape = (self.batch, self.channels, self.size, self.size)
-        noise = normal(
-            shape, step=step, stream="noise", dtype=self.dtype, device=self.device, seed=self.seed
-        )
+        noise = normal(shape, step=step, stream="noise", dtype=self.dtype, device=self.device, seed=self.seed)
         draw = random.Random(f"{self.seed}/{step}/timesteps")
         timesteps = torch.tensor(
             [draw.random() for _ in range(self.batch)], dtype=torch.float32, device=self.device
         )
         share = timesteps.to(self.dtype)[:, None, None, None]
         return (1 - share) * images + share * noise, timesteps, noise
+
+
+@dataclass(frozen=True)
+class SameLabels:
+    """Batches ``(tokens, tokens)`` for a model that shifts its labels itself."""
+
+    text: TextBatches
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the batch of ``step``."""
+        tokens, _ = self.text(step)
+        return tokens, tokens.clone()
+
+
+@dataclass(frozen=True)
+class ImageBatches:
+    """Batches ``(images, labels)`` for a classifier; labels are int64 ``[batch]``."""
+
+    batch: int
+    channels: int
+    size: int
+    num_classes: int
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the batch of ``step``."""
+        images = smooth_images(
+            step,
+            batch=self.batch,
+            channels=self.channels,
+            size=self.size,
+            dtype=self.dtype,
+            device=self.device,
+            seed=self.seed,
+        )
+        draw = random.Random(f"{self.seed}/{step}/labels")
+        labels = [draw.randrange(self.num_classes) for _ in range(self.batch)]
+        return images, torch.tensor(labels, dtype=torch.int64, device=self.device)

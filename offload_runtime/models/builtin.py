@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -12,22 +10,10 @@ from offload_runtime.models.batches import DenoisingBatches, TextBatches
 from offload_runtime.models.catalog import BUILTINS, BuiltinModel
 from offload_runtime.models.configs import DecoderConfig, UNetConfig
 from offload_runtime.models.decoder import Decoder
-from offload_runtime.models.capacity import allocates, refuse_if_too_large
+from offload_runtime.models.construction import allocates, construct
 from offload_runtime.models.resolve import ModelRequest, refuse_options, unknown_model
 from offload_runtime.models.under_test import ModelUnderTest, count_parameters
 from offload_runtime.models.unet import UNet
-
-
-@contextmanager
-def building(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Create parameters and tensors of this type on this device while the context is open."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def build_builtin(request: ModelRequest) -> ModelUnderTest:
@@ -45,11 +31,7 @@ def _build_decoder(request: ModelRequest, entry: BuiltinModel, config: DecoderCo
     config = replace(config, num_layers=request.layers or config.num_layers)
     dtype_name = request.dtype or entry.dtype
     dtype, device = getattr(torch, dtype_name), torch.device(request.device)
-    with building(dtype, torch.device("meta")):
-        num_parameters = count_parameters(Decoder(config, seq))
-    refuse_if_too_large(request.spec, num_parameters * dtype.itemsize, device)
-    with building(dtype, device):
-        module = Decoder(config, seq)
+    module = construct(request.spec, lambda: Decoder(config, seq), dtype, device)
     if allocates(device):
         module.init_weights()
     batches = TextBatches(batch, seq, config.vocab_size, device, request.seed)
@@ -61,7 +43,7 @@ def _build_decoder(request: ModelRequest, entry: BuiltinModel, config: DecoderCo
         example_args=batches(0),
         loss_fn=None,
         make_batch=batches,
-        num_parameters=num_parameters,
+        num_parameters=count_parameters(module),
         num_layers=config.num_layers,
         dtype=dtype_name,
         device=device,
@@ -79,13 +61,10 @@ def _build_unet(request: ModelRequest, entry: BuiltinModel, config: UNetConfig) 
     )
     batch, dtype_name = request.batch or entry.batch, request.dtype or entry.dtype
     dtype, device = getattr(torch, dtype_name), torch.device(request.device)
-    with building(dtype, device):
-        module = UNet(config)
+    module = construct(request.spec, lambda: UNet(config), dtype, device)
     if allocates(device):
         module.init_weights()
-    batches = DenoisingBatches(
-        batch, config.image_channels, config.image_size, dtype, device, request.seed
-    )
+    batches = DenoisingBatches(batch, config.image_channels, config.image_size, dtype, device, request.seed)
     shape = f"{batch} images of {config.image_size} x {config.image_size}"
     return ModelUnderTest(
         name=request.spec,

@@ -92,11 +92,17 @@ def _find(spec: str) -> Callable[[], Any]:
     found = getattr(module, name, None)
     if found is None:
         close = difflib.get_close_matches(name, vars(module), n=1)
-        hint = f"did you mean {module_name}:{close[0]}?" if close else "name a function at the module's top level"
+        hint = (
+            f"did you mean {module_name}:{close[0]}?"
+            if close
+            else "name a function at the module's top level"
+        )
         raise _refused("MOD711", f"module {module_name} has no {name}", hint)
     if not callable(found):
         raise _refused(
-            "MOD711", f"{spec} is of type {type(found).__name__}, not a function", f"name a function that returns {_SHAPE}"
+            "MOD711",
+            f"{spec} is of type {type(found).__name__}, not a function",
+            f"name a function that returns {_SHAPE}",
         )
     function: Callable[[], Any] = found
     return function
@@ -125,7 +131,10 @@ def _unpack(spec: str, returned: Any) -> tuple[nn.Module, Any, Any]:
     if not isinstance(module, nn.Module):
         raise _wrong(spec, f"a {type(module).__name__} as its first value, not a torch.nn.Module")
     if not isinstance(example_args, tuple | list):
-        raise _wrong(spec, f"a {type(example_args).__name__} as its second value, not a tuple of the module's arguments")
+        raise _wrong(
+            spec,
+            f"a {type(example_args).__name__} as its second value, not a tuple of the module's arguments",
+        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _refused(
             "MOD714",

@@ -1,6 +1,6 @@
 """Model specifications: text that names a model, and the model under test that it resolves to.
 
-    spec = "builtin:" NAME | "hf:" PATH | MODULE ":" FUNCTION
+spec = "builtin:" NAME | "hf:" PATH | MODULE ":" FUNCTION
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class UNet(nn.Module):
         self.time_mlp = nn.Linear(config.time_dim, config.time_dim)
         self.conv_in = nn.Conv2d(config.image_channels, widths[0], 3, padding=1)
         self.down_blocks = nn.ModuleList(
-            DownBlock(before, width, config) for before, width in zip((widths[0], *widths), widths, strict=False)
+            DownBlock(before, width, config)
+            for before, width in zip((widths[0], *widths), widths, strict=False)
         )
         self.mid_block = ResidualBlock(widths[-1], widths[-1], config)
         backwards = widths[::-1]
