@@ -1,0 +1,1 @@
+"""Questions to a joint forward-backward graph: names, layers, operator classes, storages, costs."""

@@ -1,0 +1,44 @@
+"""Module names as a model's author knows them, out of the sources that Dynamo records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["normalise_fqn"]
+
+# L['self'].model.layers.0 | L['args'][0].model | L['self'].__dict__['_modules']['down_blocks'].0 | G['net'].block
+_TOKEN = re.compile(r"""\[['"](?P<key>[^'"]+)['"]\]|\[(?P<index>\d+)\]|(?P<name>[A-Za-z_0-9]+)""")
+_WRAPPERS = frozenset(
+    {
+        "__dict__",
+        "_modules",
+        "_parameters",
+        "_buffers",
+        "_orig_mod",
+        "_fsdp_wrapped_module",
+        "_fpw_module",
+        "_checkpoint_wrapped_module",
+    }
+)
+
+
+def normalise_fqn(path: str) -> str:
+    """Return the fully qualified module name for a path of ``nn_module_stack``; the root is the empty string.
+
+    Drops Dynamo's source (``L['self']``, ``L['args'][0]``, ``G['model']``) and the wrappers of compile, FSDP and
+    activation checkpointing. A bare name (``layers.0``) is returned as it is.
+    """
+    tokens = list(_tokens(path))
+    if tokens and re.match(r"[LG]\[", path):
+        source = tokens[1] if len(tokens) > 1 else ""
+        tokens = tokens[2:]
+        # Only a bound method's arguments hide the module behind an index; L['blocks'][3] is a real element.
+        if source == "args" and tokens and tokens[0].isdigit():
+            tokens = tokens[1:]
+    return ".".join(token for token in tokens if token not in _WRAPPERS)
+
+
+def _tokens(path: str) -> Iterable[str]:
+    for match in _TOKEN.finditer(path):
+        yield match["key"] or match["index"] or match["name"]

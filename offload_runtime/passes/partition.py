@@ -1,0 +1,75 @@
+"""Split a tagged joint graph into forward and backward with torch's own partitioner, and read what crosses.
+
+The only module that names ``torch._functorch.partitioners``; both functions are present in torch 2.11 and 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import fx
+from torch._functorch import partitioners
+
+__all__ = ["Partition", "Saved", "Splitter", "partition_pass", "read_partition"]
+
+Splitter = Literal["min_cut", "save_everything"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A value that autograd saves: the forward node that is returned, and the backward input that receives it."""
+
+    forward: fx.Node
+    backward: fx.Node
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A forward and a backward graph, and what crosses between them."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    num_fwd_outputs: int
+    saved: tuple[Saved, ...]
+
+
+def partition_pass(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    num_fwd_outputs: int,
+    static_input_indices: Sequence[int],
+    splitter: Splitter,
+) -> Partition:
+    """Split ``gm`` under its tags.
+
+    ``min_cut`` obeys the tags and decides what they leave open; ``save_everything`` is what a run without any policy
+    does in mode ``graph``.
+    """
+    split = (
+        partitioners.min_cut_rematerialization_partition
+        if splitter == "min_cut"
+        else partitioners.default_partition
+    )
+    forward, backward = split(
+        gm,
+        example_inputs,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_indices=list(static_input_indices),
+    )
+    return read_partition(forward, backward, num_fwd_outputs=num_fwd_outputs)
+
+
+def read_partition(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> Partition:
+    """Pair what forward returns for backward with the inputs of backward, by name."""
+    results = forward.graph.output_node().args[0]
+    assert isinstance(results, (list, tuple))
+    inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    saved = tuple(
+        Saved(node, inputs[node.name])
+        for node in results[num_fwd_outputs:]
+        if isinstance(node, fx.Node) and node.name in inputs
+    )
+    return Partition(forward, backward, num_fwd_outputs, saved)

@@ -1,0 +1,88 @@
+"""Phase 1: mark the forward nodes of a joint graph as saved or recomputed, for torch's partitioner to obey.
+
+Torch's partitioner knows two marks (``MUST_SAVE`` and ``MUST_RECOMPUTE``) and ignores the other members of
+``CheckpointPolicy``; the fate beyond that (offload) stays with the plan.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from offload_runtime.compiler import Decision, SavedActivation
+from offload_runtime.graph.joint import JointGraph
+from offload_runtime.graph.operators import is_collective
+from offload_runtime.graph.storages import Storage
+
+__all__ = ["JudgedStorage", "recompute_obstacle", "tag_activations_pass"]
+
+
+@dataclass(frozen=True)
+class JudgedStorage:
+    """A forward storage, what the policy saw of it, and what it said. ``decision`` None: not the policy's to judge."""
+
+    storage: Storage
+    activation: SavedActivation
+    decision: Decision | None
+
+
+def recompute_obstacle(storage: Storage) -> str | None:
+    """Say why a storage may not be computed a second time, or return None."""
+    for node in storage.nodes:
+        target = _producer(node).target
+        if is_collective(target):
+            return "collective: recomputing it would communicate again"
+        if str(target).startswith(("prims.inductor_seed", "prims.inductor_seeds")):
+            return "random seed: drawing it again would change the numbers"
+    return None
+
+
+def tag_activations_pass(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    joint: JointGraph,
+    judged: Sequence[JudgedStorage],
+) -> fx.GraphModule:
+    """Write ``node.meta["recompute"]`` for every judged storage: its writer by the decision, its views recomputed.
+
+    Views are always recomputed from their base, so that one storage is saved once, whole. ``auto`` leaves no mark:
+    there torch decides.
+    """
+    tuples: dict[fx.Node, list[CheckpointPolicy | None]] = {}
+    for item in judged:
+        mark = _mark(item)
+        writer = item.storage.writer
+        for node in item.storage.nodes:
+            own = mark if node is writer or mark is None else CheckpointPolicy.MUST_RECOMPUTE
+            if own is not None:
+                node.meta["recompute"] = own
+            if node.target is operator.getitem:
+                tuples.setdefault(_producer(node), []).append(own)
+    for producer, marks in tuples.items():
+        if CheckpointPolicy.MUST_SAVE in marks:
+            producer.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        elif all(mark is CheckpointPolicy.MUST_RECOMPUTE for mark in marks):
+            producer.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    gm.graph.lint()
+    gm.recompile()
+    return gm
+
+
+def _mark(item: JudgedStorage) -> CheckpointPolicy | None:
+    if item.decision is None or item.decision.action == "auto":
+        return None
+    if item.decision.action == "recompute" and recompute_obstacle(item.storage) is None:
+        return CheckpointPolicy.MUST_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE
+
+
+def _producer(node: fx.Node) -> fx.Node:
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node

@@ -1,0 +1,209 @@
+"""Check a rewritten graph pair: what a transfer may never do, read off the graphs alone.
+
+The checker knows nothing of the plan that produced the graphs. It fails on a read of a released storage, a copy older
+than the last write, a transfer without a wait and a wait without a transfer, a storage released twice, a released
+input or output, a host tensor that computation reads, a reload of the wrong tensor and a view with the wrong geometry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from offload_runtime.graph.storages import Storage, find_storages, tensor_of
+from offload_runtime.passes.offload import TransferOps
+
+__all__ = ["Defect", "VerificationError", "verify_partition"]
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One thing that is wrong with a rewritten graph: its kind, the node it shows at, and a sentence."""
+
+    kind: str
+    node: str
+    message: str
+
+
+class VerificationError(AssertionError):
+    """A rewrite broke a graph: a bug of this package, never of the policy."""
+
+    def __init__(self, defects: Sequence[Defect]) -> None:
+        self.defects = tuple(defects)
+        super().__init__("; ".join(f"{defect.kind} at {defect.node}: {defect.message}" for defect in defects))
+
+
+def verify_partition(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    *,
+    original_forward: Sequence[tuple[str, torch.Tensor]],
+    num_fwd_outputs: int,
+    ops: TransferOps,
+) -> None:
+    """Raise :class:`VerificationError` unless the pair is sound.
+
+    ``original_forward`` lists what forward returned for backward before the rewrite, by name, as fake tensors.
+    """
+    out = _Transfers(forward.graph, ops.d2h_start, ops.d2h_wait)
+    back = _Transfers(backward.graph, ops.h2d_start, ops.h2d_wait)
+    defects = [
+        *out.pairing_defects(),
+        *back.pairing_defects(),
+        *_forward_defects(forward.graph, out, num_fwd_outputs),
+        *_backward_defects(backward.graph, back),
+        *_crossing_defects(forward.graph, backward.graph, out, back, num_fwd_outputs),
+        *_saved_value_defects(forward.graph, backward.graph, out, back, dict(original_forward), num_fwd_outputs),
+    ]
+    if defects:
+        raise VerificationError(defects)
+
+
+class _Transfers:
+    """Starts and waits of one graph, by transfer key."""
+
+    def __init__(self, graph: fx.Graph, start: object, wait: object) -> None:
+        self.start_op, self.wait_op = start, wait
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
+        self.starts = [node for node in graph.nodes if node.target is start]
+        self.waits = [node for node in graph.nodes if node.target is wait]
+
+    @staticmethod
+    def key(node: fx.Node) -> object:
+        return node.args[-1]
+
+    def pairing_defects(self) -> Iterable[Defect]:
+        started = Counter(map(self.key, self.starts))
+        waited = Counter(map(self.key, self.waits))
+        for node in self.starts:
+            if started[self.key(node)] > 1:
+                yield Defect("doubled transfer", node.name, f"transfer {self.key(node)} starts more than once")
+            if not waited[self.key(node)]:
+                yield Defect("dropped wait", node.name, f"transfer {self.key(node)} is never waited for")
+            for user in node.users:
+                if user.target is not self.wait_op:
+                    yield Defect("unfinished copy", user.name, f"it reads {node.name} before the copy is waited for")
+        for node in self.waits:
+            if waited[self.key(node)] > 1:
+                yield Defect("doubled free", node.name, f"transfer {self.key(node)} is waited for more than once")
+            start = node.args[0]
+            if not isinstance(start, fx.Node) or start.target is not self.start_op:
+                yield Defect("wait without transfer", node.name, "it waits for something that is no copy")
+            elif self.key(start) != self.key(node):
+                yield Defect("wrong wait", node.name, f"it waits for transfer {self.key(start)}, not its own")
+
+
+def _forward_defects(graph: fx.Graph, out: _Transfers, num_fwd_outputs: int) -> Iterable[Defect]:
+    storage_of: dict[fx.Node, Storage] = {
+        node: storage for storage in find_storages(list(graph.nodes)) for node in storage.nodes
+    }
+    results = graph.output_node().args[0]
+    assert isinstance(results, (list, tuple))
+    returned = {id(storage_of[node]) for node in results if isinstance(node, fx.Node) and node in storage_of}
+    released: dict[int, tuple[Storage, int]] = {}
+    for wait in out.waits:
+        source = wait.args[1]
+        if not isinstance(source, fx.Node) or source not in storage_of:
+            yield Defect("wrong source", wait.name, "it releases something that is no tensor of this graph")
+            continue
+        storage = storage_of[source]
+        start = wait.args[0]
+        if isinstance(start, fx.Node) and start.target is out.start_op and start.args[0] is not source:
+            yield Defect("wrong source", wait.name, f"it releases {source.name}, but {start.args[0]} was copied")
+        if storage.is_input:
+            yield Defect("freed input", wait.name, f"{source.name} shares its storage with a graph input")
+        if id(storage) in returned:
+            yield Defect("freed output", wait.name, f"{source.name} shares its storage with a graph output")
+        last = max(out.position[wait], released.get(id(storage), (storage, 0))[1])
+        released[id(storage)] = storage, last
+    for storage, freed in released.values():
+        yield from _late_readers(graph, storage, freed, out)
+    for start in out.starts:
+        source = start.args[0]
+        if isinstance(source, fx.Node) and source in storage_of:
+            late = [write for write in storage_of[source].writes if write > out.position[start]]
+            if late:
+                yield Defect("stale copy", start.name, f"{source.name} is written after the copy of it has started")
+
+
+def _late_readers(graph: fx.Graph, storage: Storage, freed: int, out: _Transfers) -> Iterable[Defect]:
+    order = list(graph.nodes)
+    for read in storage.reads:
+        if read > freed and order[read].op != "output":
+            yield Defect("read after free", order[read].name, f"it reads {storage.base.name} after its release")
+
+
+def _backward_defects(graph: fx.Graph, back: _Transfers) -> Iterable[Defect]:
+    for start in back.starts:
+        host = start.args[0]
+        if not isinstance(host, fx.Node) or host.op != "placeholder":
+            yield Defect("wrong source", start.name, "it reloads something that did not come from forward")
+            continue
+        for user in host.users:
+            if user.target not in (back.start_op, back.wait_op):
+                yield Defect("host read", user.name, f"it reads the host copy {host.name}")
+    for wait in back.waits:
+        start = wait.args[0]
+        if isinstance(start, fx.Node) and start.target is back.start_op and start.args[0] is not wait.args[1]:
+            yield Defect("wrong source", wait.name, "it waits on another host copy than the one being reloaded")
+
+
+def _crossing_defects(
+    forward: fx.Graph, backward: fx.Graph, out: _Transfers, back: _Transfers, num_fwd_outputs: int
+) -> Iterable[Defect]:
+    """What is copied out comes back under the same key, at the same place among the saved values."""
+    results = forward.output_node().args[0]
+    assert isinstance(results, (list, tuple))
+    sent = {out.key(node) for node in results[num_fwd_outputs:] if isinstance(node, fx.Node) and node in out.waits}
+    for wait in out.waits:
+        if out.key(wait) not in sent:
+            yield Defect("lost copy", wait.name, "its host copy is not returned for backward")
+    received = {back.key(start) for start in back.starts}
+    for key in sorted(map(str, sent - received)):
+        yield Defect("lost copy", "backward", f"transfer {key} is never reloaded")
+    for key in sorted(map(str, received - sent)):
+        yield Defect("reload before its offload", "backward", f"transfer {key} was never copied out")
+
+
+def _saved_value_defects(
+    forward: fx.Graph,
+    backward: fx.Graph,
+    out: _Transfers,
+    back: _Transfers,
+    originals: dict[str, torch.Tensor],
+    num_fwd_outputs: int,
+) -> Iterable[Defect]:
+    """What stands in backward for a saved value looks like it: same bytes, same geometry, same type."""
+    inputs = backward.find_nodes(op="placeholder")
+    names = {node.name for node in inputs}
+    sources = {out.key(start): start.args[0] for start in out.starts}
+    for wait in back.waits:
+        source = sources.get(back.key(wait))
+        host = wait.args[1]
+        if not isinstance(source, fx.Node) or not isinstance(host, fx.Node):
+            continue
+        views = [user for user in wait.users if "replayed_view" in user.meta]
+        if not views and host.name != source.name:
+            yield Defect("wrong reload", wait.name, f"it stands for {host.name} but reloads {source.name}")
+        base = tensor_of(source)
+        for view in views:
+            original = originals.get(view.meta["replayed_view"])
+            if original is None or base is None:
+                yield Defect("wrong view", view.name, "it stands for nothing that forward saved")
+            elif tuple(view.args[1:]) != _geometry(original) or original.dtype != base.dtype:
+                yield Defect("wrong view", view.name, f"its geometry differs from {view.meta['replayed_view']}")
+            elif original.untyped_storage()._cdata != base.untyped_storage()._cdata:
+                yield Defect("wrong view", view.name, f"{source.name} is not its base")
+    replayed = {node.meta.get("replayed_view") for node in backward.nodes}
+    for name in originals:
+        if name not in names and name not in replayed:
+            yield Defect("lost value", "backward", f"saved value {name} has no stand-in")
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
+    return list(tensor.shape), list(tensor.stride()), tensor.storage_offset()
+

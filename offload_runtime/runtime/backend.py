@@ -1,0 +1,202 @@
+"""The ``torch.compile`` back end: ``torch.compile(model, backend="offload", options={"policy": ...})``.
+
+Both modes hand AOTAutograd one and the same partitioner, which applies the policy: mode ``graph`` runs the rewritten FX
+graphs as they are, mode ``inductor`` compiles them. The only module that names torch's private compile entry points
+(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``); present in torch 2.11 and 2.13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
+from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx as inductor
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+import offload_runtime
+from offload_runtime.graph.joint import ModelNames
+from offload_runtime.graph.names import normalise_fqn
+from offload_runtime.graph.layers import layer_path
+from offload_runtime.passes.offload import TransferOps
+from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
+from offload_runtime.plan import TransferSource
+from offload_runtime.runtime import ops as transfer_ops
+from offload_runtime.runtime.options import read_options
+from offload_runtime.runtime.session import CompiledGraph, Session, sessions
+
+__all__ = ["offload_backend"]
+
+OPS = TransferOps(
+    transfer_ops.d2h_start, transfer_ops.d2h_wait, transfer_ops.h2d_start, transfer_ops.h2d_wait
+)
+_sessions_by_options: "weakref.WeakValueDictionary[int, Session]" = weakref.WeakValueDictionary()
+
+
+def offload_backend(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph under a policy.
+
+    ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
+    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``verify``, ``model`` (the root module).
+    Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
+    """
+    session = _session_for(options)
+    names = _model_names(gm, example_inputs, session)
+    partitioner = _PolicyPartitioner(session, names)
+    session.note_parameters(example_inputs)
+    with _compile_settings():
+        if session.options.mode == "graph":
+            compiled = aot_autograd(fw_compiler=boxed_nop, bw_compiler=boxed_nop, partition_fn=partitioner)(
+                gm, list(example_inputs)
+            )
+        else:
+            compiled = inductor.compile_fx(
+                gm, list(example_inputs), config_patches=_inductor_settings(partitioner)
+            )
+    return _counted(compiled, session, partitioner)
+
+
+def _session_for(options: Mapping[str, Any] | None) -> Session:
+    """Return the session of this ``torch.compile`` call: it hands every graph the same options object."""
+    key = id(options) if options is not None else 0
+    session = _sessions_by_options.get(key)
+    if session is None or session.given_options is not options:
+        session = Session(read_options(options), given_options=options)
+        _sessions_by_options[key] = session
+        sessions().append(session)
+    return session
+
+
+@contextlib.contextmanager
+def _compile_settings() -> Iterator[None]:
+    """Hold what compilation needs: no AOTAutograd cache (a hit never calls the partitioner), no donated buffers.
+
+    Donated buffers make ``retain_graph=True`` an error; torch checks the setting again at run time, so it stays off.
+    """
+    functorch_config.donated_buffer = False
+    with functorch_config.patch(enable_autograd_cache=False):
+        yield
+
+
+def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
+    settings: dict[str, Any] = {"custom_partitioner_fn": partitioner}
+    if partitioner.session.options.variant != "baseline":
+        # Inductor's own memory ordering would move transfers away from where the plan put them.
+        settings["reorder_for_peak_memory"] = False
+    return settings
+
+
+class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch ships no types for it
+    """Apply the session's policy to each joint graph that AOTAutograd traces for one Dynamo graph."""
+
+    def __init__(self, session: Session, names: ModelNames) -> None:
+        self.session = session
+        self.names = names
+        self.graph: CompiledGraph | None = None
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        options = self.session.options
+        keys: list[int] = []
+
+        def register(source: TransferSource) -> int:
+            keys.append(self.session.register(source))
+            return keys[-1]
+
+        pair = rewrite_joint(
+            gm,
+            JointInputs(
+                joint_inputs,
+                kwargs["num_fwd_outputs"],
+                kwargs.get("static_lifetime_input_indices") or (),
+                self.names,
+            ),
+            policy=options.policy,
+            mode=options.mode,
+            variant=options.variant,
+            ops=OPS,
+            register=register,
+        )
+        self.graph = self.session.add_graph(pair, keys, _device_of(gm))
+        return pair.partition.forward, pair.partition.backward
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyPartitioner:
+        """Stay one object: Inductor copies its configuration, and the graph it compiles belongs to this session."""
+        return self
+
+    def uuid(self) -> Any:
+        """Identify this partitioner to Inductor's caches: no two policies ever share a compiled graph."""
+        options = self.session.options
+        return (offload_runtime.__version__, options.policy.hash, options.variant, options.mode)
+
+
+def _device_of(gm: fx.GraphModule) -> torch.device:
+    devices = [
+        node.meta["val"].device for node in gm.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)
+    ]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def _counted(
+    compiled: Callable[..., Any], session: Session, partitioner: _PolicyPartitioner
+) -> Callable[..., Any]:
+    """Tell the session when this graph runs forward and when its backward begins."""
+
+    def run(*args: Any) -> Any:
+        graph = partitioner.graph
+        if graph is None:
+            return compiled(*args)
+        session.on_forward(graph)
+        results = compiled(*args)
+        for result in results if isinstance(results, (list, tuple)) else (results,):
+            if isinstance(result, torch.Tensor) and result.grad_fn is not None:
+                result.register_hook(lambda grad: session.on_backward())
+                break
+        return results
+
+    return run
+
+
+def _model_names(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> ModelNames:
+    """Work out where in the model this graph stands: from parameter identity if the model is known."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    session.partial = session.partial or bool(getattr(reason, "graph_break", False))
+    model = session.options.model
+    if model is None:
+        return ModelNames(partial=session.partial)
+    known = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+    prefix = ""
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
+        fqn, path = known.get(id(value)), _source_path(node)
+        if fqn is not None and path and fqn != path and fqn.endswith("." + path):
+            prefix = fqn.removesuffix("." + path)
+            break
+    modules = tuple(name for name, _ in model.named_modules())
+    if layer_path(prefix) is not None:
+        # One graph, compiled once, serves every layer: it can name the kind of module, not which one.
+        prefix = ".".join("*" if part.isdigit() else part for part in prefix.split("."))
+        return ModelNames(prefix=prefix, partial=True)
+    return ModelNames(prefix, modules, session.partial)
+
+
+def _source_path(node: fx.Node) -> str:
+    """Return the dotted name of a Dynamo graph input below the module that was compiled."""
+    source = getattr(node, "_dynamo_source", None)
+    name = getattr(source, "name", None)
+    if name is None:
+        return ""
+    return normalise_fqn(name() if callable(name) else name)

@@ -1,0 +1,164 @@
+"""What a user passes to ``torch.compile(..., backend="offload", options={...})``, read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+
+from offload_runtime.compiler import CompiledPolicy, load_policy
+from offload_runtime.errors import Diagnostic, RefusedError, UsageError
+from offload_runtime.plan import Variant
+from offload_runtime.policy import Policy
+from offload_runtime.predicates import Comparison, Predicate, Scalar, evaluate, AllOf, AnyOf, Not
+
+__all__ = ["BackendOptions", "Mode", "read_options", "refuse_unsupported"]
+
+Mode = Literal["graph", "inductor"]
+MODES: tuple[Mode, ...] = ("graph", "inductor")
+_KEYS = ("policy", "mode", "hardware", "verify", "model", "variant", "profile")
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Options of one ``torch.compile`` call.
+
+    ``model`` is the root module where the caller gave it (names by parameter identity, layer totals). ``verify`` runs
+    the first step on the checking engine. ``variant`` chooses the policy itself, its numeric reference (offloads
+    replaced by saves) or the baseline without it.
+    """
+
+    policy: CompiledPolicy
+    mode: Mode = "graph"
+    verify: bool = False
+    model: torch.nn.Module | None = None
+    variant: Variant = "policy"
+
+
+def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
+    """Check the options; with none at all, read ``OFFLOAD_POLICY`` and ``OFFLOAD_MODE`` from the environment.
+
+    Raises UsageError for an unknown option or value, PolicyError or UnreadableError for a bad policy, and
+    RefusedError for a policy that this runtime cannot honour.
+    """
+    given = dict(options or {})
+    for key in given:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(_KEYS)}"
+            raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
+    source = given.get("policy", os.environ.get("OFFLOAD_POLICY"))
+    if source is None:
+        raise UsageError(
+            Diagnostic(
+                "CLI611",
+                "error",
+                "the offload backend was given no policy",
+                hint='pass options={"policy": ...} to torch.compile, or set OFFLOAD_POLICY to a path or a shipped name',
+            )
+        )
+    mode = given.get("mode") or os.environ.get("OFFLOAD_MODE", "graph")
+    variant = given.get("variant", "policy")
+    model = given.get("model")
+    _require_choice("mode", mode, MODES)
+    _require_choice("variant", variant, ("policy", "reference", "baseline"))
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            Diagnostic(
+                "CLI612",
+                "error",
+                f"option 'model' is a {type(model).__name__}",
+                hint="pass the root nn.Module",
+            )
+        )
+    policy = load_policy(source)
+    if variant != "baseline":
+        refuse_unsupported(policy.policy)
+    return BackendOptions(
+        policy, cast(Mode, mode), bool(given.get("verify", False)), model, cast(Variant, variant)
+    )
+
+
+def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(
+            Diagnostic(
+                "CLI612", "error", f"option {key!r} is {value!r}", hint=f"choose one of {', '.join(choices)}"
+            )
+        )
+
+
+def refuse_unsupported(policy: Policy) -> None:
+    """Raise RefusedError, naming every clause that this runtime does not carry out."""
+    findings = []
+
+    def refuse(path: str, message: str, hint: str) -> None:
+        span = policy.span_of(path)
+        file, line, column = (span.file, span.line, span.column) if span is not None else (None, None, None)
+        findings.append(Diagnostic("RUN520", "error", message, file, line, column, path, hint))
+
+    for section in ("optimizer_state", "gradients", "parameters"):
+        if getattr(policy, section) is not None:
+            refuse(section, f"section {section!r} is not honoured by this runtime yet", f"remove {section!r}")
+    if policy.activations is None:
+        refuse(
+            "activations",
+            "the policy has no section 'activations'",
+            "say at least `activations: {default: auto}`",
+        )
+    if policy.schedule.select == "planned":
+        refuse("schedule.select", "select 'planned' is not available yet", "use `select: largest_first`")
+    for knob in ("defer", "prefetch"):
+        if getattr(policy.schedule, knob) == "auto":
+            refuse(f"schedule.{knob}", f"schedule.{knob} 'auto' needs the planner", "give a number of layers")
+    if policy.limits.device_peak is not None:
+        refuse("limits.device_peak", "limits.device_peak needs `select: planned`", "use limits.budget")
+    if policy.limits.step_overhead is not None:
+        refuse("limits.step_overhead", "limits.step_overhead needs `select: planned`", "use limits.budget")
+    if policy.requires is not None:
+        _check_requires(policy.requires, refuse)
+    if findings:
+        raise RefusedError(*findings)
+
+
+def _check_requires(predicate: Predicate, refuse: Any) -> None:
+    facts = known_facts()
+    holds = evaluate(predicate, facts)
+    if holds:
+        return
+    unknown = sorted({fact for fact in _facts_of(predicate) if fact not in facts})
+    if holds is None:
+        refuse(
+            "requires",
+            f"cannot check 'requires': unknown here: {', '.join(unknown)}",
+            "remove what cannot be known",
+        )
+    else:
+        shown = ", ".join(f"{fact}={facts[fact]}" for fact in sorted(_facts_of(predicate)) if fact in facts)
+        refuse("requires", f"'requires' does not hold: {shown}", "change the run, or the policy's `requires`")
+
+
+def known_facts() -> dict[str, Scalar]:
+    """Return the facts that the runtime itself can establish.
+
+    With one process every degree of parallelism is 1; with more, only their number is known.
+    """
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    world_size = torch.distributed.get_world_size() if distributed else 1
+    facts: dict[str, Scalar] = {"world_size": world_size, "num_gpus": torch.cuda.device_count()}
+    if world_size == 1:
+        facts |= {"pipeline_parallel": 1, "tensor_parallel": 1, "data_parallel": 1, "expert_parallel": 1}
+    return facts
+
+
+def _facts_of(predicate: Predicate) -> set[str]:
+    if isinstance(predicate, Comparison):
+        return {predicate.fact}
+    if isinstance(predicate, Not):
+        return _facts_of(predicate.member)
+    assert isinstance(predicate, (AllOf, AnyOf))
+    return {fact for member in predicate.members for fact in _facts_of(member)}

@@ -1,0 +1,236 @@
+"""One ``torch.compile`` call at run time: the graphs it compiled, the steps they ran, the report of both."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from offload_runtime.compiler import SavedActivation
+from offload_runtime.errors import Diagnostic, OffloadError, PolicyError
+from offload_runtime.judgement import judge_matches
+from offload_runtime.passes.pipeline import RewrittenPair
+from offload_runtime.plan import TransferSource
+from offload_runtime.record import GraphReport, LayerRow, Report
+from offload_runtime.runtime.arena import Reservation
+from offload_runtime.runtime.engines import get_arena
+from offload_runtime.runtime.options import BackendOptions
+from offload_runtime.runtime.transfer import EngineSnapshot, forget_transfers, get_engine, register_transfer
+from offload_runtime.simulator import Tape, peak_memory
+
+__all__ = ["Session", "report", "sessions"]
+
+_session_ids = itertools.count()
+
+
+@dataclass(eq=False)
+class CompiledGraph:
+    """A graph of a session, after compilation; the FX graphs themselves are not kept."""
+
+    report: GraphReport
+    tape: Tape
+    activations: tuple[SavedActivation, ...]
+    keys: tuple[int, ...]
+    device: torch.device
+    reservation: Reservation | None
+    last_step: int = -1
+    forwards_in_step: int = 0
+
+
+@dataclass(eq=False)
+class Session:
+    """Everything that one ``torch.compile`` call with this backend compiles and runs.
+
+    A step begins with the first forward after a backward. Owns the transfer keys of its graphs until it dies.
+    """
+
+    options: BackendOptions
+    given_options: Any = None
+    id: int = field(default_factory=lambda: next(_session_ids))
+    graphs: list[CompiledGraph] = field(default_factory=list)
+    partial: bool = False
+    step: int = 0
+    saw_backward: bool = False
+    judged: bool = False
+    diagnostics: tuple[Diagnostic, ...] = ()
+    _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _parameters: "weakref.WeakSet[torch.Tensor]" = field(default_factory=weakref.WeakSet)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def register(self, source: TransferSource) -> int:
+        """Give the runtime's key for a transfer of the graph that is being compiled."""
+        name = f"{self.id}.{len(self.graphs)}/{source.node}"
+        return register_transfer(name, source.num_bytes, poison_source=self.options.mode == "graph")
+
+    def add_graph(self, pair: RewrittenPair, keys: Sequence[int], device: torch.device) -> CompiledGraph:
+        """Record a compiled graph and pin the host memory that one forward and backward of it needs.
+
+        Raises RefusedError when the host has too little.
+        """
+        index = len(self.graphs)
+        sizes = [transfer.source.num_bytes for transfer in pair.plan.transfers] if keys else []
+        reservation = None
+        if sizes:
+            limits = self.options.policy.policy.limits
+            reservation = get_arena(device).reserve(
+                sizes,
+                why=f"graph {index} of policy {self.options.policy.name!r}",
+                host_limit_bytes=limits.host,
+            )
+        graph = CompiledGraph(
+            report=GraphReport(
+                graph=index,
+                mode=self.options.mode,
+                variant=self.options.variant,
+                plan=pair.plan,
+                num_layers=pair.joint.layers.num_layers,
+                layer_table=tuple(LayerRow(i, path) for i, path in enumerate(pair.joint.layers.paths)),
+                num_operations=len(pair.partition.forward.graph.nodes)
+                + len(pair.partition.backward.graph.nodes),
+                diagnostics=pair.diagnostics,
+            ),
+            tape=pair.tape,
+            activations=pair.judged_activations,
+            keys=tuple(keys),
+            device=device,
+            reservation=reservation,
+        )
+        weakref.finalize(graph, forget_transfers, graph.keys)
+        self.graphs.append(graph)
+        self.judged = False
+        return graph
+
+    def note_parameters(self, tensors: Iterable[object]) -> None:
+        """Remember, weakly, which parameters the graphs of this session read: that is whose report it is."""
+        self._parameters.update(tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter))
+
+    def reads_parameters_of(self, model: torch.nn.Module) -> bool:
+        """Whether any parameter of ``model`` is read by a graph of this session."""
+        mine = {id(tensor) for tensor in self._parameters}
+        return any(id(parameter) in mine for parameter in model.parameters())
+
+    def on_forward(self, graph: CompiledGraph) -> None:
+        """Count a forward; it begins a new step if a backward came before it."""
+        with self._lock:
+            if self.saw_backward or not self._before:
+                self.step += 1
+                self.saw_backward = False
+                self._before = self._counters()
+            if graph.last_step != self.step:
+                graph.last_step, graph.forwards_in_step = self.step, 0
+            graph.forwards_in_step += 1
+
+    def on_backward(self) -> None:
+        """Note that backward began; judge once what a policy promises over all graphs.
+
+        Raises PolicyError when a rule matched nothing, or fewer bytes move than ``expect`` asks for.
+        """
+        self.saw_backward = True
+        if self.judged or self.options.variant == "baseline":
+            return
+        self.judged = True
+        activations = [activation for graph in self.graphs for activation in graph.activations]
+        findings = judge_matches(self.options.policy, activations)
+        self.diagnostics = findings
+        errors = [finding for finding in findings if finding.severity == "error"]
+        if errors:
+            raise PolicyError(*errors)
+
+    def _counters(self) -> dict[str, tuple[int, int]]:
+        counters = {"": (0, 0)}
+        for snapshot in self._snapshots():
+            for transfer in snapshot.transfers:
+                counters[transfer.name] = transfer.d2h_bytes, transfer.h2d_bytes
+        return counters
+
+    def _snapshots(self) -> list[EngineSnapshot]:
+        devices = {graph.device for graph in self.graphs if graph.keys}
+        return [get_engine(device).snapshot() for device in sorted(devices, key=str)]
+
+    def report(self) -> Report:
+        """Return what was decided, planned, moved and waited for."""
+        policy = self.options.policy
+        running = [graph for graph in self.graphs if graph.last_step == self.step] or self.graphs
+        own = f"{self.id}."
+        snapshots = self._snapshots()
+        mine = [item for snapshot in snapshots for item in snapshot.transfers if item.name.startswith(own)]
+        deltas = [
+            (
+                item.d2h_bytes - self._before.get(item.name, (0, 0))[0],
+                item.h2d_bytes - self._before.get(item.name, (0, 0))[1],
+            )
+            for item in mine
+        ]
+        stalls = [(item.name.partition("/")[2], item.stall_ms) for item in mine if item.stall_ms is not None]
+        copied = [ms for item in mine for ms in (item.d2h_ms, item.h2d_ms) if ms is not None]
+        stalled = sum(ms for _, ms in stalls) if stalls else None
+        devices = sorted({graph.device for graph in self.graphs}, key=str)
+        arenas = [get_arena(graph_device).snapshot() for graph_device in devices]
+        return Report(
+            policy=policy.name,
+            policy_hash=policy.hash,
+            mode=self.options.mode,
+            device=str(devices[0]) if devices else "cpu",
+            engine=snapshots[0].engine
+            if snapshots
+            else ("cuda" if devices and devices[0].type == "cuda" else "simulated"),
+            graphs=tuple(graph.report for graph in running),
+            planned_bytes=sum(
+                graph.report.plan.planned_bytes * max(graph.forwards_in_step, 1)
+                for graph in running
+                if graph.keys
+            ),
+            moved_bytes=sum(out for out, _ in deltas),
+            reloaded_bytes=sum(back for _, back in deltas),
+            host_bytes=sum(arena.reserved_bytes for arena in arenas),
+            host_waste_bytes=sum(arena.waste_bytes for arena in arenas),
+            simulated_peak=peak_memory([graph.tape for graph in running]) if running else None,
+            hidden_fraction=max(0.0, 1 - stalled / sum(copied)) if copied and stalled is not None else None,
+            stall_ms=stalled,
+            stalls=tuple(sorted(stalls, key=lambda item: -item[1])),
+            num_pins=sum(arena.num_pins for arena in arenas),
+            numa="; ".join(sorted({str(arena.numa) for arena in arenas})),
+            diagnostics=self.diagnostics,
+        )
+
+
+_sessions: list[Session] = []
+
+
+def sessions() -> list[Session]:
+    """Return the sessions of this process, oldest first."""
+    return _sessions
+
+
+def report(model: Any = None) -> Report:
+    """Return the report of a compiled model: the last session that reads any of its parameters.
+
+    ``model`` is what ``torch.compile`` returned, or the module it was given; None is the last session.
+    Raises ValueError when nothing of it has been compiled with this backend yet.
+    """
+    module = getattr(model, "_orig_mod", model)
+    for session in reversed(_sessions):
+        if module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module)):
+            if session.graphs:
+                return session.report()
+    raise ValueError(
+        "no graph of this model has been compiled with the offload backend: run a forward and backward of what "
+        'torch.compile(model, backend="offload", options={"policy": ...}) returned first'
+    )
+
+
+def unwrap_error(error: BaseException) -> OffloadError | None:
+    """Return the error of this package that torch.compile wrapped into its own, if there is one."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        if isinstance(current, OffloadError):
+            return current
+        seen.add(id(current))
+        current = getattr(current, "inner_exception", None) or current.__cause__ or current.__context__
+    return None
