@@ -1,5 +1,5 @@
 from offload_runtime.errors import Diagnostic
-from offload_runtime.report import github
+from offload_runtime.reporting import github
 
 
 def test_a_finding_is_one_workflow_command() -> None:

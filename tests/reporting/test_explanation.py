@@ -3,8 +3,8 @@ import re
 import pytest
 
 from offload_runtime.record import LayerRow, Report
-from offload_runtime.report.explanation import Grouping, explanation_data, render_explanation
-from tests.report.records import KIB, graph_report, report, verdict
+from offload_runtime.reporting.explanation import Grouping, explanation_data, render_explanation
+from tests.reporting.records import KIB, graph_report, report, verdict
 
 LAYERS = (LayerRow(0, "model.layers.0"), LayerRow(1, "model.layers.1"))
 

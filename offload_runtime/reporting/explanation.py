@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 from offload_runtime.plan import TensorVerdict
 from offload_runtime.record import GraphReport, Report
-from offload_runtime.report.tables import Column, render_table
-from offload_runtime.report.verdicts import FateRow, by_fate, by_layer, by_rule
+from offload_runtime.reporting.tables import Column, render_table
+from offload_runtime.reporting.verdicts import FateRow, by_fate, by_layer, by_rule
 from offload_runtime.units import format_size_short
 
 Grouping = Literal["rule", "layer", "tensor"]

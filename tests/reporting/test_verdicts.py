@@ -1,5 +1,5 @@
-from offload_runtime.report.verdicts import Tally, by_fate, by_layer, by_rule, tally
-from tests.report.records import KIB, verdict
+from offload_runtime.reporting.verdicts import Tally, by_fate, by_layer, by_rule, tally
+from tests.reporting.records import KIB, verdict
 
 
 def test_tally_counts_moved_bytes_of_offloaded_tensors_only() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from offload_runtime.report.tables import Column, render_table
+from offload_runtime.reporting.tables import Column, render_table
 
 COLUMNS = [Column("name"), Column("bytes", "right")]
 

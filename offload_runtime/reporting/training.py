@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offload_runtime.models.result import ApplyResult, LayerRun, RunResult
-from offload_runtime.report.tables import Column, render_table
+from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
 NUM_LOSS_ROWS = 6

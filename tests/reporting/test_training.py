@@ -5,7 +5,7 @@ import re
 import pytest
 
 from offload_runtime.models.result import ApplyResult, LayerRun, Losses, RunResult
-from offload_runtime.report.training import SIMULATED, render_training
+from offload_runtime.reporting.training import SIMULATED, render_training
 
 MIB = 1024**2
 
