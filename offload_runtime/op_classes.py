@@ -56,6 +56,8 @@ _BY_NAME_FIRST: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
+# Views whose schema does not say so, because autograd must not see them as such.
+_UNSAFE_VIEW = re.compile(r"^(_unsafe_view|unsafe_split\w*|unsafe_chunk|_reshape_alias)$")
 _ACTIVATION = re.compile(
     r"^_?(safe_)?(relu6?|leaky_relu|gelu|silu|mish|elu|celu|selu|sigmoid|log_sigmoid|hardsigmoid|hardswish|hardtanh"
     r"|tanh|softplus|softshrink|hardshrink|threshold|prelu(_kernel)?|glu|softmax|sparse_softmax|masked_softmax"
@@ -63,7 +65,7 @@ _ACTIVATION = re.compile(
 )
 _COPY = re.compile(
     r"^_?(clone|copy|cat|concat|stack|hstack|vstack|dstack|column_stack|block_diag|index|index_(select|put|copy|add|fill)"
-    r"|unsafe_(index|masked_index)\w*|gather|scatter\w*|take\w*|put|masked_(select|scatter)|\w*_scatter|slice_\w+|repeat\w*|tile"
+    r"|unsafe_(index|masked_index)\w*|reshape|\w*flatten\w*|diag\w*|kron|vander|chunk_cat|lazy_clone|gather|scatter\w*|take\w*|put|masked_(select|scatter)|\w*_scatter|slice_\w+|repeat\w*|tile"
     r"|roll|flip\w*|rot90|\w*pad\w*|\w*_copy|resize\w*|contiguous|im2col|col2im|pixel_(un)?shuffle|channel_shuffle"
     r"|native_channel_shuffle|one_hot|lift\w*|meshgrid|combinations|tril_indices|triu_indices|to_sparse\w*|to_dense"
     r"|copy_to|device_put|collapse\w*|concatenate|as_strided\w*|new_\w*copy|pin_memory|select_backward|unfold_backward"
@@ -73,7 +75,10 @@ _ELEMENTWISE = re.compile(
     r"^_?(to_copy|to|type_as|convert_element_type|maximum_value|where|masked_fill|fill|zero|zeros\w*|ones\w*|full\w*"
     r"|empty\w*|arange|range|linspace|logspace|eye|iota|scalar_tensor|new_(zeros|ones|full|empty)\w*|triu|tril"
     r"|cartesian\w*|bucketize|isin|grid_sampler\w*|upsample\w*|affine_grid\w*|interpolate|complex|polar|cross|lerp"
-    r"|clamp\w*|fma|inductor_\w+|assert\w*|foreach_\w+|autocast\w*)_?$"
+    r"|clamp\w*|fma|inductor_\w+|assert\w*|foreach_\w+|autocast\w*|cast_\w+|masked_scale|add_relu|_\w+__"
+    r"|arc\w+|absolute|negative|subtract|multiply|(true_|floor_)?divide|rsub|less\w*|greater\w*|not_equal|is(close|real)"
+    r"|(de)?quantize\w*|fake_quant\w*|bessel_\w+|spherical_bessel\w*|erf\w*|cbrt|ndtri|zeta|shift_\w+|isfinite"
+    r"|minimum_value|frexp|nan_to_num|\w+_window)_?$"
 )
 _REDUCTION = re.compile(
     r"^_?(sum\w*|mean|amax|amin|aminmax|max|min|prod|var\w*|std\w*|any|all|argmax|argmin|count_nonzero|logsumexp|norm"
@@ -98,7 +103,7 @@ def op_class_of(name: str, traits: frozenset[str] = frozenset()) -> str:
             return op_class
     if "random" in traits or re.search(r"dropout|^rand|^bernoulli|^multinomial|^rrelu|philox|inductor_random", stem):
         return "random"
-    if "view" in traits:
+    if "view" in traits or _UNSAFE_VIEW.match(stem):
         return "view"
     return _class_of_the_rest(stem, traits)
 
@@ -127,10 +132,10 @@ def class_of_overload(name: str) -> str:
 def _class_of_the_rest(stem: str, traits: frozenset[str]) -> str:
     if _ACTIVATION.match(stem):
         return "activation"
-    if _COPY.match(stem):
-        return "copy"
     if "pointwise" in traits or _ELEMENTWISE.match(stem):
         return "elementwise"
+    if _COPY.match(stem):
+        return "copy"
     if "reduction" in traits or _REDUCTION.match(stem):
         return "reduction"
     return "other"

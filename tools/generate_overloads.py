@@ -24,7 +24,7 @@ def installed_version() -> str:
 
 def installed_overloads() -> dict[str, str]:
     """Return every overload that the installed torch's dispatcher knows, with its class."""
-    overloads = {}
+    traits = {}
     for qualified in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = qualified.partition("::")
         name, _, overload = rest.partition(".")
@@ -33,9 +33,15 @@ def installed_overloads() -> dict[str, str]:
         packet = getattr(getattr(torch.ops, namespace), name, None)
         op = getattr(packet, overload or "default", None)
         if op is not None:
-            full_name = f"{namespace}.{name}.{overload or 'default'}"
-            overloads[full_name] = op_class_of(full_name, traits_of(op))
-    return overloads
+            traits[f"{namespace}.{name}.{overload or 'default'}"] = traits_of(op)
+    # In-place variants and prims carry no pointwise tag of their own; their functional sibling in aten does.
+    pointwise = {name for name, found in traits.items() if "pointwise" in found}
+    stems = {name.split(".")[1] for name in pointwise}
+    for name, found in traits.items():
+        namespace, stem, overload = name.split(".")
+        if f"aten.{stem.removesuffix('_')}.{overload}" in pointwise or (namespace == "prims" and stem in stems):
+            traits[name] = found | {"pointwise"}
+    return {name: op_class_of(name, found) for name, found in traits.items()}
 
 
 def traits_of(op: torch._ops.OpOverload) -> frozenset[str]:
