@@ -1,0 +1,74 @@
+"""Where policies come from: the shipped ones by name, others by path.
+
+Findings name a shipped file ``policies/NAME/policy.yaml`` wherever it is installed, so that output does not depend on
+the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from offload_runtime.errors import Diagnostic, UnreadableError
+from offload_runtime.shape import did_you_mean
+
+POLICY_FILE = "policy.yaml"
+TEST_FILE = "cases.yaml"
+_YAML_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@lru_cache(maxsize=1)
+def policies_directory() -> Path:
+    """Return the folder of the shipped policies: inside the installed package, else beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "policies"
+    return installed if installed.is_dir() else package.parent / "policies"
+
+
+def shipped_policies() -> tuple[str, ...]:
+    """Return the names of the shipped policies, sorted."""
+    directory = policies_directory()
+    if not directory.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in directory.iterdir() if (entry / POLICY_FILE).is_file()))
+
+
+def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, str]:
+    """Return the path of a policy, and the name by which findings call it.
+
+    ``reference`` is a path (of a file, or of a folder with a policy.yaml) or the name of a shipped policy. A path is
+    relative to the file ``beside``, if given. Raises UnreadableError when there is no such policy.
+    """
+    if not _is_path(reference):
+        if reference in shipped_policies():
+            return policies_directory() / reference / POLICY_FILE, f"policies/{reference}/{POLICY_FILE}"
+        if not Path(reference).exists():
+            hint = did_you_mean(reference, shipped_policies())
+            hint = hint or f"shipped policies: {', '.join(shipped_policies())}; a path ends in .yaml or has a /"
+            raise UnreadableError(Diagnostic("YAML002", "error", f"there is no policy {reference!r}", hint=hint))
+    name = reference
+    if beside is not None and not os.path.isabs(reference):
+        name = os.path.normpath(os.path.join(os.path.dirname(beside), reference))
+    path = find_source(name)
+    return (path / POLICY_FILE, os.path.join(name, POLICY_FILE)) if path.is_dir() else (path, name)
+
+
+def find_source(name: str) -> Path:
+    """Return the path of the file that findings call ``name``."""
+    path = Path(name)
+    parts = path.parts
+    if len(parts) > 1 and parts[0] == "policies" and not _exists(path):
+        return policies_directory().joinpath(*parts[1:])
+    return path
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_path(reference: str) -> bool:
+    return "/" in reference or os.sep in reference or reference.endswith(_YAML_SUFFIXES)
