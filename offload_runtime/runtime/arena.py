@@ -2,10 +2,11 @@
 
 A *slot* is a stretch of arena memory that one host buffer occupies. The tensor over it is its own storage
 (``torch.frombuffer`` over a ctypes object at the slot's address), and the slot comes back when that storage
-dies: not when a tensor object dies, because autograd keeps storages alive through tensor objects of its own.
-So an unused branch, an exception, a forward without backward and ``retain_graph`` all free or keep it rightly.
+dies: not when a tensor object dies, because autograd keeps storages alive through tensor objects of its
+own. So an unused branch, an exception, a forward without backward and ``retain_graph`` all free or keep it
+as they should.
 
-    reserve (compile time) -> slabs -> allocate -> Slot -> tensor -> storage dies -> Slot free, with fences
+    reserve (compile time) -> slabs -> allocate -> Slot -> host buffer -> its storage dies -> Slot free
 """
 
 from __future__ import annotations
@@ -61,7 +62,17 @@ class Slot:
     the storage died, before the memory is free; ``fences`` are the copies a later user has to wait for.
     """
 
-    __slots__ = ("__weakref__", "address", "block", "engine", "fences", "num_bytes", "on_release", "slab", "state")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "block",
+        "engine",
+        "fences",
+        "num_bytes",
+        "on_release",
+        "slab",
+        "state",
+    )
 
     def __init__(self, block: Block, slab: Slab, num_bytes: int) -> None:
         self.block = block

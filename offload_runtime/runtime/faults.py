@@ -6,7 +6,7 @@ import torch
 
 from offload_runtime.errors import Diagnostic, RunError
 from offload_runtime.runtime.arena import Slot, slot_of
-from offload_runtime.runtime.transfer import TransferRecord
+from offload_runtime.runtime.transfer import TransferRecord, transfer_record
 
 
 def broken_order(record: TransferRecord, what: str) -> RunError:
@@ -16,13 +16,13 @@ def broken_order(record: TransferRecord, what: str) -> RunError:
     return RunError(Diagnostic("RUN502", "error", message, hint=hint))
 
 
-def slot_for(host: torch.Tensor, record: TransferRecord) -> Slot:
+def slot_for(host: torch.Tensor, transfer: int) -> Slot:
     """Return the slot under a host buffer. Raises RunError (RUN503) for any other tensor."""
     slot = slot_of(host)
     if slot is None:
         message = (
-            f"transfer {record.name!r}: the host buffer that the forward saved is not the tensor that came "
-            f"back for the backward ({tuple(host.shape)}, {host.dtype}, {host.device})"
+            f"transfer {transfer_record(transfer).name!r}: the host buffer that the forward saved is not the "
+            f"tensor that came back for the backward ({tuple(host.shape)}, {host.dtype}, {host.device})"
         )
         hint = (
             "something outside replaced a saved tensor (saved_tensors_hooks, save_on_cpu, pickling): take "
@@ -30,3 +30,11 @@ def slot_for(host: torch.Tensor, record: TransferRecord) -> Slot:
         )
         raise RunError(Diagnostic("RUN503", "error", message, hint=hint))
     return slot
+
+
+def record_in_flight(started: TransferRecord, transfer: int) -> TransferRecord:
+    """Return the record of ``transfer`` given the record its buffer was started with.
+
+    A backward may run after its graph was dropped and the table forgot the key. Raises RunError (RUN501).
+    """
+    return started if started.key == transfer else transfer_record(transfer)

@@ -1,4 +1,4 @@
-"""How much host memory there is for pinned buffers: the machine's, the cgroup's, and the shares of other ranks.
+"""How much host memory there is for pinned buffers: the machine's, the cgroup's, and other ranks' shares.
 
 Exceeding a cgroup limit is not an exception but the kernel killing the process, so the arena asks here before
 it touches a page. Sources: Linux ``cgroup-v2``, ``cgroup-v1/memory``, ``proc_meminfo(5)``.
@@ -93,9 +93,9 @@ def refuse_if_short(
     if not reasons:
         return
     message = (
-        f"{why} needs {format_size_short(wanted_bytes)} ({wanted_bytes} bytes) of pinned host memory, rounding "
-        f"included, beside {format_size_short(reserved_bytes)} reserved already, but {' and '.join(reasons)} "
-        f"({describe(memory, limit_bytes)})"
+        f"{why} needs {format_size_short(wanted_bytes)} ({wanted_bytes} bytes) of pinned host memory, "
+        f"rounding included, beside {format_size_short(reserved_bytes)} reserved already, "
+        f"but {' and '.join(reasons)} ({describe(memory, limit_bytes)})"
     )
     hint = "lower limits.budget, raise limits.host within the machine's memory, or give the job more memory"
     raise RefusedError(Diagnostic("RUN505", "error", message, hint=hint))

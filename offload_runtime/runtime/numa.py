@@ -39,12 +39,29 @@ class NumaBinding:
         if self.node is None:
             return f"not bound: {self.reason}"
         memory = "pinned pages on the node" if self.memory_bound else "pinned pages where they fell"
-        threads = f"{self.num_threads_bound} threads on {len(self.cpus)} CPUs" if self.cpus else "threads free"
+        bound = f"{self.num_threads_bound} threads on {len(self.cpus)} CPUs"
+        threads = bound if self.cpus else "threads not bound"
         return f"node {self.node}: {threads}, {memory}" + (f" ({self.reason})" if self.reason else "")
 
     def with_memory(self, bound: bool | None) -> NumaBinding:
         """Return this binding with the outcome of binding the slabs (None: nothing to bind)."""
         return replace(self, memory_bound=bool(bound))
+
+
+class ThreadAffinity:
+    """Ask and tell the kernel which CPUs the threads of this process may run on."""
+
+    def ids(self) -> list[int]:
+        """Return the ids of all threads, those of libraries included."""
+        return sorted(int(name) for name in os.listdir("/proc/self/task"))
+
+    def allowed(self, thread_id: int) -> set[int]:
+        """Return the CPUs of one thread; 0 is the calling one. Raises OSError."""
+        return os.sched_getaffinity(thread_id)
+
+    def restrict(self, thread_id: int, cpus: set[int]) -> None:
+        """Let one thread run on ``cpus`` only. Raises OSError."""
+        os.sched_setaffinity(thread_id, cpus)
 
 
 def numa_enabled(environ: Mapping[str, str] = os.environ) -> bool:
@@ -82,13 +99,20 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def bind_threads(pci_address: str | None, *, sys_root: Path = Path("/sys")) -> NumaBinding:
+def bind_threads(
+    pci_address: str | None,
+    *,
+    sys_root: Path = Path("/sys"),
+    threads: ThreadAffinity | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> NumaBinding:
     """Bind every thread of this process to the CPUs of the GPU's node, within the allowed set.
 
     Threads started later inherit the mask of the thread that starts them. A thread whose present mask
-    lies outside the node keeps it.
+    lies outside the node keeps it. ``threads`` stands in for the kernel in tests.
     """
-    if not numa_enabled():
+    threads = threads or ThreadAffinity()
+    if not numa_enabled(environ):
         return NumaBinding(reason="switched off by OFFLOAD_NUMA=0")
     if pci_address is None:
         return NumaBinding(reason="the device has no PCI address")
@@ -98,27 +122,21 @@ def bind_threads(pci_address: str | None, *, sys_root: Path = Path("/sys")) -> N
     node_cpus = cpus_of_node(node, sys_root=sys_root)
     if not node_cpus:
         return NumaBinding(node, reason=f"the CPUs of node {node} are unknown")
-    cpus = tuple(sorted(set(node_cpus) & os.sched_getaffinity(0)))
+    cpus = tuple(sorted(set(node_cpus) & threads.allowed(0)))
     if not cpus:
         return NumaBinding(node, reason=f"none of the CPUs of node {node} is allowed to this process")
-    num_bound, reason = _bind_each_thread(frozenset(cpus))
-    return NumaBinding(node, num_bound, cpus, reason=reason)
-
-
-def _bind_each_thread(cpus: frozenset[int]) -> tuple[int, str]:
-    num_bound = 0
-    failures: list[str] = []
-    for thread_id in sorted(int(name) for name in os.listdir("/proc/self/task")):
+    num_bound, failures = 0, []
+    for thread_id in threads.ids():
         try:
-            allowed = os.sched_getaffinity(thread_id) & cpus
-            if allowed:
-                os.sched_setaffinity(thread_id, allowed)
+            wanted = threads.allowed(thread_id) & set(cpus)
+            if wanted:
+                threads.restrict(thread_id, wanted)
                 num_bound += 1
         except ProcessLookupError:
             continue  # the thread ended meanwhile
         except OSError as error:
             failures.append(f"thread {thread_id}: {error.strerror}")
-    return num_bound, "; ".join(failures[:3])
+    return NumaBinding(node, num_bound, cpus, reason="; ".join(failures[:3]))
 
 
 def bind_memory(address: int, num_bytes: int, node: int) -> bool:

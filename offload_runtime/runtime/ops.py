@@ -1,6 +1,7 @@
 """The four operators that a rewritten graph calls: start and wait, to the host and back.
 
-    src --d2h_start--> host --d2h_wait--> host' ... saved by autograd ... --h2d_start--> dev --h2d_wait--> dev'
+    src --d2h_start--> host --d2h_wait--> host'   (saved by autograd)
+    host' --h2d_start--> dev --h2d_wait--> dev'   (read by the backward)
 
 The starts return fresh memory; the waits return an alias of their first argument, and say so in their
 schemas: Inductor plans memory by that. ``anchors`` are ignored when the operator runs; they are order, as
@@ -10,21 +11,15 @@ operators that return aliases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch.fx import node as fx_node
 
 from offload_runtime.runtime import engines
 from offload_runtime.runtime.faults import slot_for
-from offload_runtime.runtime.transfer import TransferEngine, get_engine, transfer_record
-
-_SCHEMAS = (
-    "d2h_start(Tensor src, Tensor[] anchors, int transfer) -> Tensor",
-    "d2h_wait(Tensor(a) host, Tensor src, Tensor[] anchors, int transfer) -> Tensor(a)",
-    "h2d_start(Tensor host, Tensor[] anchors, Device device, int transfer) -> Tensor",
-    "h2d_wait(Tensor(a) dev, Tensor host, int transfer) -> Tensor(a)",
-)
+from offload_runtime.runtime.transfer import TransferEngine, get_engine
 
 _TAGS = tuple(
     getattr(torch.Tag, name)
@@ -38,9 +33,9 @@ _library = torch.library.Library("offload", "DEF")
 
 def _engine_of(host: torch.Tensor, transfer: int) -> TransferEngine:
     """Return the engine that started this buffer, whichever is current now."""
-    engine: TransferEngine | None = slot_for(host, transfer_record(transfer)).engine
+    engine = slot_for(host, transfer).engine
     assert engine is not None, "an engine owns every slot that a graph can see"
-    return engine
+    return cast(TransferEngine, engine)
 
 
 def _d2h_start(src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int) -> torch.Tensor:
@@ -71,7 +66,7 @@ def _fake_d2h_start(src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer
 def _fake_d2h_wait(
     host: torch.Tensor, src: torch.Tensor, anchors: Sequence[torch.Tensor], transfer: int
 ) -> torch.Tensor:
-    return torch.ops.aten.alias.default(host)
+    return host.view_as(host)
 
 
 def _fake_h2d_start(
@@ -82,15 +77,34 @@ def _fake_h2d_start(
 
 
 def _fake_h2d_wait(dev: torch.Tensor, host: torch.Tensor, transfer: int) -> torch.Tensor:
-    return torch.ops.aten.alias.default(dev)
+    return dev.view_as(dev)
 
 
-for _schema, _kernel, _fake in zip(
-    _SCHEMAS,
-    (_d2h_start, _d2h_wait, _h2d_start, _h2d_wait),
-    (_fake_d2h_start, _fake_d2h_wait, _fake_h2d_start, _fake_h2d_wait),
-    strict=True,
-):
+_Kernel = Callable[..., torch.Tensor]
+_OPERATORS: tuple[tuple[str, _Kernel, _Kernel], ...] = (
+    (
+        "d2h_start(Tensor src, Tensor[] anchors, int transfer) -> Tensor",
+        _d2h_start,
+        _fake_d2h_start,
+    ),
+    (
+        "d2h_wait(Tensor(a) host, Tensor src, Tensor[] anchors, int transfer) -> Tensor(a)",
+        _d2h_wait,
+        _fake_d2h_wait,
+    ),
+    (
+        "h2d_start(Tensor host, Tensor[] anchors, Device device, int transfer) -> Tensor",
+        _h2d_start,
+        _fake_h2d_start,
+    ),
+    (
+        "h2d_wait(Tensor(a) dev, Tensor host, int transfer) -> Tensor(a)",
+        _h2d_wait,
+        _fake_h2d_wait,
+    ),
+)
+
+for _schema, _kernel, _fake in _OPERATORS:
     _name = _library.define(_schema, tags=_TAGS)
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"offload::{_name}", _fake, lib=_library)

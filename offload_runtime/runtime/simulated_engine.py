@@ -19,7 +19,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from offload_runtime.runtime.arena import HostArena, Slot
-from offload_runtime.runtime.faults import broken_order, slot_for
+from offload_runtime.runtime.faults import broken_order, record_in_flight, slot_for
 from offload_runtime.runtime.ledger import TransferLedger
 from offload_runtime.runtime.spans import byte_span, covered_bytes, span_bytes, without_lazy_bits
 from offload_runtime.runtime.transfer import EngineName, EngineSnapshot, TransferRecord, transfer_record
@@ -97,11 +97,11 @@ class SimulatedEngine:
 
     def d2h_wait(self, host: torch.Tensor, src: torch.Tensor, transfer: int) -> torch.Tensor:
         """Complete the copy; poison ``src`` if its transfer asks for it."""
-        record = transfer_record(transfer)
-        slot, offload = self._offload_of(host, record)
+        slot, offload = self._offload_of(host, transfer)
+        record = record_in_flight(offload.record, transfer)
         with self._lock:
             if offload.record is not record:
-                raise broken_order(record, f"its offload's wait was given the buffer of {offload.record.name}")
+                raise broken_order(record, f"its offload's wait got the buffer of {offload.record.name!r}")
             if offload.waited:
                 raise broken_order(record, "its offload was waited for twice")
             self._copy_out(slot, offload)
@@ -115,8 +115,8 @@ class SimulatedEngine:
 
     def h2d_start(self, host: torch.Tensor, device: torch.device, transfer: int) -> torch.Tensor:
         """Return a poisoned device buffer that the copy of ``host`` will fill."""
-        record = transfer_record(transfer)
-        slot, offload = self._offload_of(host, record)
+        slot, offload = self._offload_of(host, transfer)
+        record = record_in_flight(offload.record, transfer)
         dev = torch.empty_strided(host.shape, host.stride(), dtype=host.dtype, device=device)
         byte_span(dev).fill_(_POISON)
         storage = dev.untyped_storage()
@@ -136,14 +136,15 @@ class SimulatedEngine:
 
     def h2d_wait(self, dev: torch.Tensor, host: torch.Tensor, transfer: int) -> torch.Tensor:
         """Complete the copy into ``dev``."""
-        record = transfer_record(transfer)
-        slot, offload = self._offload_of(host, record)
+        slot, offload = self._offload_of(host, transfer)
+        record = record_in_flight(offload.record, transfer)
         address = dev.untyped_storage().data_ptr()
         with self._lock:
             self._forget_dropped(offload)
-            reload = next((r for r in offload.reloads if r.address == address and r.record is record), None)
+            started = (r for r in offload.reloads if r.address == address and r.record is record)
+            reload = next(started, None)
             if reload is None:
-                raise broken_order(record, "its reload is waited for but was not started, or waited for twice")
+                raise broken_order(record, "its reload is waited for, but not in flight")
             self._copy_in(slot, reload, dev)
             offload.reloads.remove(reload)
             if not offload.reloads:
@@ -155,6 +156,9 @@ class SimulatedEngine:
         """Take back host buffers that died."""
         self.arena.drain()
 
+    def set_profiling(self, enabled: bool) -> None:
+        """Change nothing: a simulated copy has no duration."""
+
     def snapshot(self) -> EngineSnapshot:
         """Return the counts since the last reset; nothing is timed."""
         self.arena.drain()
@@ -164,8 +168,8 @@ class SimulatedEngine:
         """Set the counters to zero."""
         self._ledger.reset()
 
-    def _offload_of(self, host: torch.Tensor, record: TransferRecord) -> tuple[Slot, _Offload]:
-        slot = slot_for(host, record)
+    def _offload_of(self, host: torch.Tensor, transfer: int) -> tuple[Slot, _Offload]:
+        slot = slot_for(host, transfer)
         assert isinstance(slot.state, _Offload), "a slot's state belongs to the engine that started it"
         return slot, slot.state
 

@@ -116,7 +116,13 @@ class TransferEngine(Protocol):
         """Let go of whatever dead host buffers still hold; never blocks."""
         ...
 
-    def snapshot(self) -> EngineSnapshot: ...
+    def set_profiling(self, enabled: bool) -> None:
+        """Time copies and stalls from now on, or stop."""
+        ...
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return what was counted since the last reset."""
+        ...
 
     def reset(self) -> None:
         """Set the counters to zero."""
@@ -184,7 +190,7 @@ def get_engine(device: torch.device | str) -> TransferEngine:
     if overrides:
         return overrides[-1]
     device = torch.device(device)
-    index = device.index
+    index: int | None = device.index
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     engine = _engines.get((device.type, index))
@@ -229,6 +235,20 @@ def use_engine(engine: TransferEngine) -> Iterator[TransferEngine]:
                     del remaining[position]
                     break
             _overrides = remaining
+
+
+@contextmanager
+def profile(engine: TransferEngine) -> Iterator[TransferEngine]:
+    """Time the copies and stalls of ``engine`` inside the context, from counters at zero.
+
+    Read ``engine.snapshot()`` before or after the context closes.
+    """
+    engine.reset()
+    engine.set_profiling(True)
+    try:
+        yield engine
+    finally:
+        engine.set_profiling(False)
 
 
 def _forget_engines_after_fork() -> None:
