@@ -16,8 +16,8 @@ from offload_runtime.models.layers import Linear
 class Rotary(nn.Module):
     """Cosines and sines of rotary position embedding, kept as float32 buffers that are not saved.
 
-    Element ``i`` of the first half of a head turns together with element ``i`` of the second half, as in Hugging
-    Face's models.
+    Element ``i`` of the first half of a head turns together with element ``i`` of the second half, as in
+    Hugging Face's models.
     """
 
     cos: Tensor
@@ -45,7 +45,7 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn ``x`` of ``[batch, heads, seq, dim]`` by its position, in float32, and return it in its own type."""
+    """Turn ``x``, ``[batch, heads, seq, dim]``, by its positions: in float32, returned in its own type."""
     wide = x.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -18,7 +18,7 @@ def corpus() -> bytes:
 
 
 def text_rows(step: int, *, batch: int, length: int, seed: int) -> list[bytes]:
-    """Return ``batch`` passages of ``length`` bytes, drawn by ``seed`` and ``step``; the text repeats at its end."""
+    """Return ``batch`` passages of ``length`` bytes, drawn by ``seed`` and ``step``; the text is a ring."""
     text = corpus()
     draw = random.Random(f"{seed}/{step}")
     starts = [draw.randrange(len(text)) for _ in range(batch)]
@@ -69,7 +69,8 @@ def normal(
 ) -> Tensor:
     """Return normal random numbers that depend on ``seed``, ``step`` and the name ``stream`` only.
 
-    They are drawn on the CPU, so that every device sees the same, except on the meta device, which holds none.
+    They are drawn on the CPU, so that every device sees the same, except on the meta device, which holds
+    none.
     """
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)

@@ -9,8 +9,8 @@ import torch
 from offload_runtime.models.batches import DenoisingBatches, TextBatches
 from offload_runtime.models.catalog import BUILTINS, BuiltinModel
 from offload_runtime.models.configs import DecoderConfig, UNetConfig
-from offload_runtime.models.decoder import Decoder
 from offload_runtime.models.construction import allocates, construct
+from offload_runtime.models.decoder import Decoder
 from offload_runtime.models.resolve import ModelRequest, refuse_options, unknown_model
 from offload_runtime.models.under_test import ModelUnderTest, count_parameters
 from offload_runtime.models.unet import UNet

@@ -22,7 +22,8 @@ OPTIMIZERS = ("adamw", "sgd", "none")
 class BuiltinModel:
     """One built-in model and how it is trained where nothing else is asked.
 
-    ``seq`` is None for a model without a sequence. ``num_parameters`` is that of the default number of layers.
+    ``seq`` is None for a model without a sequence. ``num_parameters`` is that of the default number of
+    layers.
     """
 
     name: str

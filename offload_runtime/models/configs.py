@@ -42,8 +42,8 @@ class LatentAttention:
 class Experts:
     """A mixture of ``num_experts`` feed-forward networks, of which each token goes through ``top_k``.
 
-    ``normalize`` makes the chosen weights sum to one. The first ``num_dense_layers`` layers of the model have a
-    plain feed-forward network instead; ``num_shared`` experts see every token.
+    ``normalize`` makes the chosen weights sum to one. The first ``num_dense_layers`` layers of the model
+    have a plain feed-forward network instead; ``num_shared`` experts see every token.
     """
 
     num_experts: int
@@ -56,7 +56,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """A causal language model: token embedding, ``num_layers`` blocks, norm, vocabulary projection (untied)."""
+    """A causal language model: embedding, ``num_layers`` blocks, norm, projection to the vocabulary."""
 
     vocab_size: int
     dim: int
@@ -70,7 +70,7 @@ class DecoderConfig:
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """A small denoising U-Net: one down and one up block for each entry of ``channels``, with skips between."""
+    """A small denoising U-Net: a down and an up block for each entry of ``channels``, skips between."""
 
     image_channels: int
     image_size: int

@@ -20,15 +20,15 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def allocates(device: torch.device) -> bool:
-    """Tell whether a tensor made now on ``device`` takes memory: not on meta, nor under a fake tensor mode."""
+    """Tell whether a tensor made now on ``device`` takes memory: not on meta, nor as a fake tensor."""
     return device.type != "meta" and type(torch.empty((), device=device)) is Tensor
 
 
 def construct(spec: str, build: Callable[[], M], dtype: torch.dtype, device: torch.device) -> M:
     """Return ``build()``, run with ``dtype`` and ``device`` as torch's defaults.
 
-    Raises RefusedError if its parameters and gradients exceed the memory that is free on the host. An accelerator
-    says so itself when it runs out, and is not asked.
+    Raises RefusedError if its parameters and gradients exceed the memory that is free on the host. An
+    accelerator says so itself when it runs out, and is not asked.
     """
     if device.type == "cpu" and allocates(device):
         with _defaults(dtype, torch.device("meta")):

@@ -1,7 +1,7 @@
-"""Causal language models in plain PyTorch: Llama, Qwen3, and DeepSeek-V3 with the parts of ``attention`` and ``moe``.
+"""Causal language models in plain PyTorch: Llama, Qwen3 and DeepSeek-V3, dense or with experts.
 
-The loss is part of the module, so that a compiled graph holds all that a training step keeps alive: the peak of
-such models sits in the float32 log-softmax over the vocabulary.
+The loss is part of the module, so that a compiled graph holds all that a training step keeps alive: the
+peak of such models sits in the float32 log-softmax over the vocabulary.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class DecoderBlock(nn.Module):
         """Return the block's output, ``[batch, seq, dim]`` like ``x``."""
         x = x + self.attention(self.attention_norm(x), cos, sin)
         network = self.moe if hasattr(self, "moe") else self.feed_forward
-        return x + network(self.ffn_norm(x))
+        output: Tensor = x + network(self.ffn_norm(x))
+        return output
 
 
 class Decoder(nn.Module):
@@ -58,8 +59,8 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss of predicting ``targets``, or the logits where there are none.
 
-        ``tokens`` and ``targets`` are int64 ``[batch, seq]``; logits are ``[batch, seq, vocab_size]``. The loss is
-        taken in float32 whatever the type of the model, as trainers do.
+        ``tokens`` and ``targets`` are int64 ``[batch, seq]``; logits are ``[batch, seq, vocab_size]``. The
+        loss is taken in float32 whatever the type of the model, as trainers do.
         """
         cos, sin = self.rotary(tokens.shape[1])
         x = self.tok_embeddings(tokens)

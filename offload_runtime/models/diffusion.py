@@ -24,16 +24,17 @@ _TEXT_LENGTH = 77  # the prompt length of CLIP, which these models are condition
 
 
 def build_diffusion(request: ModelRequest, data: Mapping[str, Any]) -> ModelUnderTest:
-    """Build the ``UNet2DConditionModel`` of the configuration ``data``; one example image in a batch by default."""
-    refuse_options(request, ("seq", "layers"), "it has images and fixed blocks", "--batch and --dtype shape it")
+    """Build the ``UNet2DConditionModel`` of the configuration ``data``; a batch is one image by default."""
+    refuse_options(
+        request, ("seq", "layers"), "it has images and fixed blocks", "--batch and --dtype shape it"
+    )
     name = data["_class_name"]
     if name != "UNet2DConditionModel":
         raise unsupported(request.spec, f"{name} is not built from a configuration", f"use {KINDS}")
     dtype_name = request.dtype or "float32"
     dtype, device = getattr(torch, dtype_name), torch.device(request.device)
-    module = construct(
-        request.spec, lambda: diffusers.UNet2DConditionModel.from_config(dict(data)).train(), dtype, device
-    )
+    from_config: Callable[[dict[str, Any]], Any] = diffusers.UNet2DConditionModel.from_config
+    module = construct(request.spec, lambda: from_config(dict(data)).train(), dtype, device)
     config = module.config
     use_loss(module, _denoising_loss)
     images = DenoisingBatches(

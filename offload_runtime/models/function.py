@@ -1,4 +1,4 @@
-"""Models of a user's own: ``package.module:function`` that returns a module, its arguments and perhaps a loss."""
+"""Models of a user's own: a function that returns a module, its arguments and perhaps a loss."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def _find(spec: str) -> Callable[[], Any]:
             raise _refused(
                 "MOD711",
                 f"there is no module {module_name} to import for {spec}",
-                "name an installed module, or run from the directory that holds it; a built-in model is builtin:NAME",
+                "name an installed module, or one in this directory; built-in models are builtin:NAME",
             ) from error
         raise _raised(spec, f"importing {module_name}", error) from error
-    except Exception as error:  # noqa: BLE001 - a user's module may raise anything when it is imported
+    except Exception as error:
         raise _raised(spec, f"importing {module_name}", error) from error
     found = getattr(module, name, None)
     if found is None:
@@ -119,7 +119,7 @@ def _call(spec: str, function: Callable[[], Any]) -> Any:
         pass  # no signature to read (a builtin): the call itself will tell
     try:
         return function()
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except Exception as error:
         raise _raised(spec, "calling it", error) from error
 
 
@@ -138,7 +138,7 @@ def _unpack(spec: str, returned: Any) -> tuple[nn.Module, Any, Any]:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _refused(
             "MOD714",
-            f"the {type(module).__name__} of {spec} has no parameter that requires a gradient: nothing is trained",
+            f"the {type(module).__name__} of {spec} has nothing to train: no parameter requires a gradient",
             "leave requires_grad on for what is to be trained",
         )
     loss_fn = rest[0] if rest else None

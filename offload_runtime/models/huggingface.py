@@ -1,7 +1,8 @@
 """Hugging Face models from a local configuration: random weights, no network, the loss inside the module.
 
-``hf:PATH`` names a ``config.json`` or the folder that holds it, of a causal language model, a sequence-to-sequence
-model, an image classifier (extra ``hf``: transformers) or a conditional U-Net (diffusers).
+``hf:PATH`` names a ``config.json`` or the folder that holds it, of a causal language model, a
+sequence-to-sequence model, an image classifier (extra ``hf``: transformers) or a conditional U-Net
+(diffusers).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
                 hint="install the extra: pip install 'offload-runtime[hf]'",
             )
         ) from error
-    raise unsupported(request.spec, "its configuration names no model_type", f"use the config.json of {KINDS}")
+    raise unsupported(
+        request.spec, "its configuration names no model_type", f"use the config.json of {KINDS}"
+    )
 
 
 def _config_path(spec: str) -> Path:
@@ -65,7 +68,9 @@ def _read_config(spec: str, path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        line, column = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
+        line, column = (
+            (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
+        )
         raise UnreadableError(
             Diagnostic(
                 "MOD704",
@@ -96,6 +101,6 @@ def unsupported(spec: str, reason: str, hint: str) -> RefusedError:
 
 
 def configured_dtype(config: Mapping[str, Any]) -> str:
-    """Return the type that the configuration asks for, ``float32`` where it asks for none that we train in."""
+    """Return the type that the configuration asks for, ``float32`` where it asks for no usable one."""
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     return name if name in ("float32", "bfloat16", "float16") else "float32"

@@ -16,8 +16,8 @@ from offload_runtime.plan import TensorVerdict
 class LayerRun:
     """Tensors of consecutive layers that share one fate under one rule.
 
-    ``layers`` is written as ``0-30``, or ``outside`` for what is in no layer. ``num_tensors`` and the bytes are
-    totals over those layers; ``rule`` is None where the default decided.
+    ``layers`` is written as ``0-30``, or ``outside`` for what is in no layer. ``num_tensors`` and the bytes
+    are totals over those layers; ``rule`` is None where the default decided.
     """
 
     layers: str
@@ -31,8 +31,8 @@ class LayerRun:
 def layer_runs(verdicts: Iterable[TensorVerdict]) -> tuple[LayerRun, ...]:
     """Sum up the fates of tensors by layer, and join consecutive layers that were treated alike.
 
-    Two layers are alike when the same rules gave the same fates to equally many tensors of the same bytes. What is
-    in no layer comes last.
+    Two layers are alike when the same rules gave the same fates to equally many tensors of the same bytes.
+    What is in no layer comes last.
     """
     by_layer: dict[int | None, Counter[tuple[Fate, str | None, int, int]]] = {}
     for verdict in verdicts:

@@ -1,4 +1,4 @@
-"""A mixture of experts whose shapes depend on no data: sort the tokens by expert, multiply in groups, sort back.
+"""A mixture of experts whose shapes depend on no data: sort by expert, multiply in groups, sort back.
 
     scores = softmax(gate(x))                      [tokens, experts]
     top_k  -> weights, expert of each slot         [tokens, k]
@@ -33,8 +33,8 @@ class GroupedExperts(nn.Module):
     def forward(self, x: Tensor, group_ends: Tensor) -> Tensor:
         """Send rows of ``x``, sorted by expert, through their experts.
 
-        ``x`` is ``[rows, dim]``; ``group_ends`` (int32, one per expert) is the row after each expert's last. The
-        products are in bfloat16, the only type that the grouped kernel takes under a compiler.
+        ``x`` is ``[rows, dim]``; ``group_ends`` (int32, one per expert) is the row after each expert's
+        last. The products are in bfloat16, the only type that the grouped kernel takes under a compiler.
         """
         rows = x.bfloat16()
         gate = _grouped_linear(rows, self.w1, group_ends)
@@ -47,7 +47,7 @@ def _grouped_linear(rows: Tensor, weight: Tensor, group_ends: Tensor) -> Tensor:
 
 
 class MixtureOfExperts(nn.Module):
-    """Route each token to ``top_k`` experts by its scores; shared experts, where there are any, see all tokens.
+    """Route each token to ``top_k`` experts by its scores; shared experts, if any, see all tokens.
 
     ``expert_bias`` shifts the choice and not the weights: trainers move it between steps to balance the load
     (DeepSeek-V3); it stays zero here.
@@ -85,7 +85,7 @@ class MixtureOfExperts(nn.Module):
         routed = self.experts(slots[order], group_ends)[order.argsort()]
 
         routed = routed.unflatten(0, (-1, config.top_k)) * weights.unsqueeze(-1).to(routed.dtype)
-        output = routed.sum(dim=1)
+        output: Tensor = routed.sum(dim=1)
         if config.num_shared:
             output = output + self.shared_experts(tokens)
         return output.view_as(x)

@@ -72,9 +72,9 @@ def resolve_model(
 ) -> ModelUnderTest:
     """Build the model that ``spec`` names, without network and without weights from elsewhere.
 
-    Under ``FakeTensorMode``, or on device ``meta``, nothing is allocated. Raises RefusedError for a model that does
-    not exist or cannot be used, UsageError for an option that this kind of model does not have, and UnreadableError
-    for a configuration that cannot be read.
+    Under ``FakeTensorMode``, or on device ``meta``, nothing is allocated. Raises RefusedError for a model
+    that does not exist or cannot be used, UsageError for an option that this kind of model does not have,
+    and UnreadableError for a configuration that cannot be read.
     """
     return ModelRequest(spec, batch, seq, layers, dtype, optimizer, device, seed).resolve()
 
@@ -104,7 +104,7 @@ def unknown_model(spec: str) -> RefusedError:
         hint = f"did you mean builtin:{close[0]}?"
     else:
         hint = (
-            f"the built-in models are {', '.join(BUILTINS)}; a model of your own is hf:PATH of a config.json, or "
+            f"the built-in models are {', '.join(BUILTINS)}; your own is hf:PATH of a config.json or "
             "package.module:function"
         )
     return RefusedError(Diagnostic("MOD701", "error", f"{spec!r} is no model", hint=hint))

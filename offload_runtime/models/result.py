@@ -17,8 +17,9 @@ TensorKind = Literal["loss", "gradient", "parameter", "buffer"]
 class RunResult:
     """Memory and time of one way to train.
 
-    ``fits`` is False where the device ran out of memory. ``peak_device_bytes`` is measured on an accelerator and
-    simulated without one. ``step_ms`` is the median of the warm steps, None where there is no accelerator.
+    ``fits`` is False where the device ran out of memory. ``peak_device_bytes`` is measured on an
+    accelerator and simulated without one. ``step_ms`` is the median of the warm steps, None where there is
+    no accelerator.
     """
 
     fits: bool
@@ -57,10 +58,11 @@ class Difference:
 class ApplyResult:
     """Everything that ``offload apply`` found out.
 
-    ``bitwise_identical`` compares the policy run with the reference, in which each offload is a save: the loss and
-    all gradients of every step, all parameters and buffers at the end. It is None where that could not be run, and
-    a diagnostic says why. ``bitwise_layers`` is the number of layers compared, where the model has layers to count.
-    ``deterministic`` tells whether deterministic kernels were on for the comparison. Bytes are those of one step.
+    ``bitwise_identical`` compares the policy run with the reference, in which each offload is a save: the
+    loss and all gradients of every step, all parameters and buffers at the end. It is None where that could
+    not be run, and a diagnostic says why. ``bitwise_layers`` is the number of layers compared, where the
+    model has layers to count. ``deterministic`` tells whether deterministic kernels were on for the
+    comparison. Bytes are those of one step.
     """
 
     model: str
@@ -107,7 +109,7 @@ class ApplyResult:
 
     @property
     def saved_bytes(self) -> int | None:
-        """Device bytes by which the policy lowers the peak (negative if it raises it); None if not comparable."""
+        """Return by how many bytes the policy lowers the peak (negative: raises), None if not comparable."""
         if self.baseline.peak_device_bytes is None or self.policy.peak_device_bytes is None:
             return None
         return self.baseline.peak_device_bytes - self.policy.peak_device_bytes
@@ -161,10 +163,9 @@ def _memory(result: ApplyResult) -> str:
         return f"peak device memory{simulated} unchanged at {format_size_short(peak)}"
     word = "lower" if peak < base else "higher"
     share = 100 * abs(base - peak) / base
-    return (
-        f"peak device memory{simulated} {format_size_short(abs(base - peak))} {word}, {format_size_short(peak)} "
-        f"against {format_size_short(base)} ({share:.1f} %)"
-    )
+    by = format_size_short(abs(base - peak))
+    against = f"{format_size_short(peak)} against {format_size_short(base)}"
+    return f"peak device memory{simulated} {by} {word}, {against} ({share:.1f} %)"
 
 
 def _time(result: ApplyResult) -> str:

@@ -1,7 +1,7 @@
 """Models of the transformers package, built from a configuration as trainers run them.
 
-No cache, fused attention, experts in grouped products, and the model's own loss as its output. Names and layers
-stay the model's: the loss is added by a subclass, not by a wrapper around the module.
+No cache, fused attention, experts in grouped products, and the model's own loss as its output. Names and
+layers stay the model's: the loss is added by a subclass, not by a wrapper around the module.
 """
 
 from __future__ import annotations
@@ -93,8 +93,12 @@ def build_transformer(request: ModelRequest, data: Mapping[str, Any]) -> ModelUn
     """Build the model of the configuration ``data``, the content of a ``config.json``."""
     config = _config(request, data)
     kind = _kind(request, config)
+    if kind is _SEQ2SEQ and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id or 0  # a bare config leaves it to the tokenizer
     if not kind.has_text:
-        refuse_options(request, ("seq",), "it has images, not sequences", "--batch, --layers and --dtype shape it")
+        refuse_options(
+            request, ("seq",), "it has images, not sequences", "--batch, --layers and --dtype shape it"
+        )
     dtype_name = request.dtype or configured_dtype(data)
     dtype, device = getattr(torch, dtype_name), torch.device(request.device)
     module = construct(request.spec, lambda: _build(request, kind, config, dtype), dtype, device)
@@ -121,7 +125,9 @@ def _config(request: ModelRequest, data: Mapping[str, Any]) -> Any:
     model_type = values.pop("model_type")
     if "auto_map" in values:
         raise unsupported(
-            request.spec, "its code is not part of transformers", "write a package.module:function that builds it"
+            request.spec,
+            "its code is not part of transformers",
+            "write a package.module:function that builds it",
         )
     if model_type not in transformers.CONFIG_MAPPING:
         raise unsupported(
@@ -132,14 +138,18 @@ def _config(request: ModelRequest, data: Mapping[str, Any]) -> Any:
     config_class = transformers.CONFIG_MAPPING[model_type]
     if request.layers is not None:
         given = [key for key in _LAYER_KEYS if key in values]
-        keys = given or [getattr(config_class, "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")]
+        keys = given or [
+            getattr(config_class, "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")
+        ]
         values.update(dict.fromkeys(keys, request.layers))
         values.pop("layer_types", None)  # one entry for each layer; the class derives it anew
     try:
         return config_class(**values)
     except (TypeError, ValueError) as error:
         raise unsupported(
-            request.spec, f"{config_class.__name__} refuses the configuration: {error}", "correct the config.json"
+            request.spec,
+            f"{config_class.__name__} refuses the configuration: {error}",
+            "correct the config.json",
         ) from error
 
 
@@ -163,7 +173,9 @@ def _build(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) 
     # Experts are left to transformers' own choice, grouped products: their loop would look at the data.
     softcapped = getattr(config, "attn_logit_softcapping", None) is not None
     try:
-        model = kind.auto_class.from_config(config, attn_implementation="eager" if softcapped else "sdpa", dtype=dtype)
+        model = kind.auto_class.from_config(
+            config, attn_implementation="eager" if softcapped else "sdpa", dtype=dtype
+        )
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise unsupported(request.spec, str(error), "correct the config.json") from error
@@ -180,8 +192,8 @@ def _causal_sdpa(
 ) -> tuple[Tensor, None]:
     """Attend causally without a mask, which the batches, having no padding, do not need.
 
-    Under a tracer transformers builds a mask all the same, and the fused kernels lose ``is_causal``. A sliding
-    window shorter than the sequence needs its band.
+    Under a tracer transformers builds a mask all the same, and the fused kernels lose ``is_causal``. A
+    sliding window shorter than the sequence needs its band.
     """
     window, seq = kwargs.get("sliding_window"), key.shape[2]
     if window is not None and window < seq:
@@ -203,13 +215,17 @@ def use_loss(module: nn.Module, loss: Callable[..., Tensor]) -> None:
     module.__class__ = type(own_class.__name__, (own_class,), {"forward": forward, "__module__": __name__})
 
 
-def _batches(
-    request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype
-) -> Callable[[int], Batch]:
+def _batches(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) -> Callable[[int], Batch]:
     device = torch.device(request.device)
     if not kind.has_text:
         return ImageBatches(
-            request.batch or 8, config.num_channels, config.image_size, config.num_labels, dtype, device, request.seed
+            request.batch or 8,
+            config.num_channels,
+            config.image_size,
+            config.num_labels,
+            dtype,
+            device,
+            request.seed,
         )
     longest = getattr(config, "max_position_embeddings", None) or _DEFAULT_SEQ
     seq = request.seq or min(_DEFAULT_SEQ, longest)

@@ -18,9 +18,9 @@ Batch = tuple[Any, ...]
 class ModelUnderTest:
     """A module, its data, its loss and its optimizer, on one device.
 
-    ``example_args`` is the batch of step 0, and ``make_batch(step)`` that of any step; equal for equal seeds.
-    ``loss_fn`` takes the module's output; None where the output holds the loss (see `loss`). ``num_layers`` is None
-    where nothing says how to change it.
+    ``example_args`` is the batch of step 0, and ``make_batch(step)`` that of any step; equal for equal
+    seeds. ``loss_fn`` takes the module's output; None where the output holds the loss (see `loss`).
+    ``num_layers`` is None where nothing says how to change it.
     """
 
     name: str
@@ -39,8 +39,8 @@ class ModelUnderTest:
     def loss(self, output: Any) -> Tensor:
         """Return the scalar loss of the module's ``output``.
 
-        Without a ``loss_fn`` it is the output itself where that is a scalar, its ``loss`` where it has one (as
-        Hugging Face's models do), else the mean square of all floating-point tensors in it.
+        Without a ``loss_fn`` it is the output itself where that is a scalar, its ``loss`` where it has one
+        (as Hugging Face's models do), else the mean square of all floating-point tensors in it.
         """
         if self.loss_fn is not None:
             return self.loss_fn(output)
@@ -85,7 +85,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def moved_to(value: Any, device: torch.device) -> Any:
-    """Return ``value`` with the tensors in its nested tuples, lists and dicts on ``device``; other types stay."""
+    """Return ``value`` with the tensors in its nested tuples, lists and dicts on ``device``."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -103,6 +103,6 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def parameter_dtype(parameters: Iterable[nn.Parameter]) -> str:
-    """Return the type of the parameters, such as ``bfloat16``, or the types joined by ``+`` where they differ."""
+    """Return the type of the parameters, such as ``bfloat16``; types that differ are joined by ``+``."""
     names = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters}
     return "+".join(sorted(names)) or "none"

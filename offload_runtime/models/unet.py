@@ -1,4 +1,4 @@
-"""A denoising U-Net in plain PyTorch: convolutions, group norm, and skips from each down block to its up block."""
+"""A denoising U-Net in plain PyTorch: convolutions, group norm, skips from down blocks to up blocks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class UpBlock(nn.Module):
 
 
 def _double(x: Tensor) -> Tensor:
-    """Repeat each pixel to a square of four; the backward of this is a sum, bitwise repeatable on every device."""
+    """Repeat each pixel to a square of four; its backward is a sum, bitwise repeatable on every device."""
     batch, channels, height, width = x.shape
     wide = x[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)
     return wide.reshape(batch, channels, 2 * height, 2 * width)
@@ -93,7 +93,8 @@ class UNet(nn.Module):
     def forward(self, images: Tensor, timesteps: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the loss of predicting ``noise``, or the prediction where there is none.
 
-        ``images`` and ``noise`` are ``[batch, channels, size, size]``, ``timesteps`` is ``[batch]`` in [0, 1].
+        ``images`` and ``noise`` are ``[batch, channels, size, size]``, ``timesteps`` is ``[batch]`` in [0,
+        1].
         """
         time = F.silu(self.time_mlp(_time_embedding(timesteps, self.config.time_dim).to(images.dtype)))
         x = self.conv_in(images)

@@ -1,0 +1,78 @@
+"""What in a comparison fails the command: each finding says what was promised and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offload_runtime.errors import Diagnostic
+from offload_runtime.models.result import ApplyResult
+from offload_runtime.policy import Policy
+from offload_runtime.units import format_size
+
+
+def findings(result: ApplyResult, policy: Policy) -> tuple[Diagnostic, ...]:
+    """Judge the numbers and the bytes of ``result`` against what ``policy`` promises."""
+    return (*_numbers(result), *_bytes(result), *_expect(result, policy), *_idle(result, policy))
+
+
+def _numbers(result: ApplyResult) -> Iterator[Diagnostic]:
+    if result.bitwise_identical is None:
+        yield Diagnostic(
+            "MOD742",
+            "warning",
+            "the numbers could not be compared: the run whose offloads are saves does not fit the device",
+            hint="give fewer --layers, a smaller --batch or --seq to compare them there",
+        )
+    elif not result.bitwise_identical:
+        yield Diagnostic(
+            "MOD751",
+            "error",
+            f"the policy changed the numbers, first in the {result.first_difference}",
+            hint="offloading must never do that; run again, and report it with the policy if it stays",
+        )
+
+
+def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:
+    if result.moved_bytes != result.planned_bytes:
+        yield Diagnostic(
+            "MOD752",
+            "error",
+            f"{format_size(result.moved_bytes)} a step moved where {format_size(result.planned_bytes)} were planned",
+            hint="some compiled graph did not run, or ran more than once, in the last step",
+        )
+
+
+def _expect(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
+    if policy.expect is None or policy.expect.moved is None:
+        return
+    if not policy.expect.moved.contains(result.moved_bytes):
+        yield Diagnostic.at(
+            policy.expect.span,
+            "MOD753",
+            f"expect.moved asks for {_range(policy.expect.moved.min, policy.expect.moved.max)}, and "
+            f"{format_size(result.moved_bytes)} moved a step",
+            path="expect.moved",
+            hint="raise limits.budget or widen the rules that offload, or correct the expectation",
+        )
+
+
+def _range(least: int | None, most: int | None) -> str:
+    parts = [f"at least {format_size(least)}"] if least is not None else []
+    parts += [f"at most {format_size(most)}"] if most is not None else []
+    return " and ".join(parts)
+
+
+def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
+    """Find a policy that asks for offloading and moved nothing, where no limit of its own forbids it."""
+    activations = policy.activations
+    if activations is None or result.moved_bytes or result.planned_bytes or policy.limits.budget == 0:
+        return
+    actions = {activations.default, activations.layer_outputs, *(rule.action for rule in activations.rules)}
+    if "offload" in actions and policy.schedule.select == "largest_first":
+        yield Diagnostic.at(
+            activations.span,
+            "MOD754",
+            f"policy {result.policy_name} offloads, and nothing was offloaded",
+            path="activations",
+            hint=f"see what became of each tensor with `offload explain` and --model {result.model}",
+        )

@@ -1,0 +1,290 @@
+"""One training of a model under test: compiled in one way, run for some steps, measured, and cleared away.
+
+A training builds its own model, and nothing of it is on the device when it returns: only one model is there
+at a time. What is measured is frozen values and host copies.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offload_runtime.compiler import CompiledPolicy
+from offload_runtime.errors import Diagnostic, RefusedError, RunError
+from offload_runtime.models.numbers import FinalNumbers, StepNumbers, final_numbers, step_numbers
+from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.under_test import ModelUnderTest
+from offload_runtime.plan import Variant
+from offload_runtime.record import Report
+from offload_runtime.runtime.backend import offload_backend
+from offload_runtime.runtime.session import report, sessions, unwrap_error
+
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How one training runs.
+
+    ``variant`` is the policy itself, the reference (its offloads replaced by saves) or the baseline (no
+    policy). ``numbers`` records what `numbers` compares; ``deterministic`` asks torch for deterministic
+    kernels; ``profile`` times each transfer.
+    """
+
+    variant: Variant
+    policy: CompiledPolicy
+    mode: str
+    steps: int
+    hardware: Any = None
+    numbers: bool = False
+    deterministic: bool = False
+    profile: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training showed.
+
+    ``report`` is None where no graph went through the offload back end: the baseline of mode ``inductor``
+    on an accelerator. ``num_pins`` counts the times that host memory was pinned after the first step.
+    """
+
+    name: str
+    dtype: str
+    optimizer: str
+    num_parameters: int
+    num_layers: int | None
+    losses: tuple[float, ...]
+    step_ms: float | None
+    peak_device_bytes: int | None
+    report: Report | None
+    num_pins: int
+    steps: tuple[StepNumbers, ...]
+    final: FinalNumbers | None
+
+
+def train(request: ModelRequest, plan: TrainingPlan, advance: Advance) -> Training | None:
+    """Build the model, train it as ``plan`` says, return what was seen; None if device memory ran out.
+
+    ``advance(done, total)`` is called after each step. Raises RefusedError for a model that cannot be traced,
+    RunError for one that fails, and the back end's own errors as they are.
+    """
+    _clear(request.device)
+    options: dict[str, Any] = {}
+    kernels = deterministic_kernels() if plan.deterministic else nullcontext()
+    try:
+        with kernels, torch.random.fork_rng(devices=_cuda_devices(request.device)):
+            return _train(request, plan, options, advance)
+    except Exception as error:
+        if _out_of_memory(error):
+            return None
+        raise _explained(request, error) from error
+    finally:
+        # The session would keep the model, and with it the device memory, for a report that has been taken.
+        sessions()[:] = [session for session in sessions() if session.given_options is not options]
+        _clear(request.device)
+
+
+def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], advance: Advance) -> Training:
+    model = request.resolve()
+    torch.manual_seed(request.seed)
+    compiled = _compiled(model, plan, options)
+    optimizer = model.make_optimizer()
+    meter = _CudaMeter(model.device, plan.steps) if model.device.type == "cuda" else _NoMeter()
+    losses: list[Tensor] = []
+    numbers: list[StepNumbers] = []
+    pins_at_first = 0
+    for step in range(plan.steps):
+        batch = model.make_batch(step)
+        meter.start(step)
+        loss = model.loss(compiled(*batch))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch annotates no result
+        losses.append(loss.detach())
+        if plan.numbers:
+            numbers.append(step_numbers(model.module, loss))
+        if optimizer is not None:
+            optimizer.step()
+        if step < plan.steps - 1:
+            model.module.zero_grad(set_to_none=True)
+        meter.stop(step)
+        if step == 0:
+            pins_at_first = _num_pins(model.module, options)
+        advance(step + 1, plan.steps)
+    found = _report(request, model.module) if options else None
+    return Training(
+        name=model.description,
+        dtype=model.dtype,
+        optimizer=model.optimizer,
+        num_parameters=model.num_parameters,
+        num_layers=model.num_layers,
+        losses=tuple(float(loss) for loss in losses),
+        step_ms=meter.step_ms(),
+        peak_device_bytes=meter.peak_bytes() or _simulated_peak(found),
+        report=found,
+        num_pins=(found.num_pins if found is not None else 0) - pins_at_first,
+        steps=tuple(numbers),
+        final=final_numbers(model.module) if plan.numbers else None,
+    )
+
+
+def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]) -> Callable[..., Any]:
+    """Compile the model.
+
+    The baseline of mode ``inductor`` is what a user has today, torch alone; that of mode ``graph`` is the
+    traced graph under torch's default partitioner, which saves everything. On the CPU both go through the
+    back end, which simulates their memory.
+    """
+    if plan.variant == "baseline" and plan.mode == "inductor" and model.device.type != "cpu":
+        return torch.compile(model.module)
+    options.update(
+        policy=plan.policy,
+        mode=plan.mode,
+        model=model.module,
+        variant=plan.variant,
+        # The checking engine stands in during the first step: with one step the real one would never run.
+        verify=plan.numbers and plan.steps > 1,
+        profile=plan.profile,
+    )
+    if plan.hardware is not None:
+        options["hardware"] = plan.hardware
+    return torch.compile(model.module, backend=offload_backend, options=options)
+
+
+def _report(request: ModelRequest, module: nn.Module) -> Report:
+    try:
+        return report(module)
+    except ValueError as error:
+        raise RefusedError(
+            Diagnostic(
+                "MOD731",
+                "error",
+                f"no graph of {request.spec} could be captured: all of it runs outside torch.compile",
+                hint="look for what breaks the graph with TORCH_LOGS=graph_breaks",
+            )
+        ) from error
+
+
+def _num_pins(module: nn.Module, options: dict[str, Any]) -> int:
+    if not options:
+        return 0
+    try:
+        return report(module).num_pins
+    except ValueError:
+        return 0
+
+
+def _simulated_peak(found: Report | None) -> int | None:
+    return found.simulated_peak.num_bytes if found is not None and found.simulated_peak is not None else None
+
+
+class _NoMeter:
+    """Measure nothing: without an accelerator, times say nothing about one."""
+
+    def start(self, step: int) -> None:
+        pass
+
+    def stop(self, step: int) -> None:
+        pass
+
+    def step_ms(self) -> float | None:
+        return None
+
+    def peak_bytes(self) -> int | None:
+        return None
+
+
+class _CudaMeter:
+    """Time steps by events on the current stream, and take the peak of allocated memory of the warm steps.
+
+    The first steps, which compile and pin memory, are dropped: three of them, or fewer where there are
+    fewer than six; a single step is not timed at all.
+    """
+
+    def __init__(self, device: torch.device, steps: int) -> None:
+        self.device = device
+        self.num_warmup = min(3, steps // 2)
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def start(self, step: int) -> None:
+        if step == self.num_warmup:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch annotates none
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch annotates none
+        begin.record()
+        self.events.append((begin, end))
+
+    def stop(self, step: int) -> None:
+        self.events[step][1].record()
+
+    def step_ms(self) -> float | None:
+        warm = self.events[self.num_warmup :] if self.num_warmup else []
+        torch.cuda.synchronize(self.device)
+        return median(begin.elapsed_time(end) for begin, end in warm) if warm else None
+
+    def peak_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device)
+
+
+@contextmanager
+def deterministic_kernels() -> Iterator[None]:
+    """Ask torch for deterministic kernels while the context is open, then restore what was asked before."""
+    before, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace or ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        if workspace is None:
+            del os.environ["CUBLAS_WORKSPACE_CONFIG"]
+
+
+def _cuda_devices(device: str) -> list[torch.device]:
+    return [torch.device(device)] if torch.device(device).type == "cuda" else []
+
+
+def _clear(device: str) -> None:
+    torch.compiler.reset()
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = getattr(current, "inner_exception", None) or current.__cause__ or current.__context__
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return any(isinstance(cause, torch.OutOfMemoryError) for cause in _causes(error))
+
+
+def _explained(request: ModelRequest, error: Exception) -> Exception:
+    """Return the error to raise for ``error``: our own as it is, torch's and the model's with a cure."""
+    own = unwrap_error(error)
+    if own is not None:
+        return own
+    detail = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    if type(error).__module__.startswith("torch._dynamo"):
+        message = f"{request.spec} cannot be traced by torch.compile: {detail}"
+        hint = "make torch.compile(module)(*example_args) work first"
+        return RefusedError(Diagnostic("MOD732", "error", message, hint=hint))
+    message = f"training {request.spec} failed: {detail}"
+    hint = "make loss_fn(module(*example_args)).backward() work first"
+    return RunError(Diagnostic("MOD733", "error", message, hint=hint))
