@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
+import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 from weakref import WeakKeyDictionary
 
 from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
-from offload_runtime.matching import SavedActivation, UnknownKeyError, matches
+from offload_runtime.findings import raise_errors
+from offload_runtime.judgement import judge_rules
+from offload_runtime.matching import ALL_KEYS, SavedActivation, UnknownKeyError, matches
+from offload_runtime.meaning import check_meaning
 from offload_runtime.policy import DEFAULT_RULE, LAYER_OUTPUTS_RULE, Action, Activations, Policy, Rule
+from offload_runtime.policy_loading import read_policy
+from offload_runtime.policy_text import format_policy
 
 __all__ = [
     "Action",
@@ -22,8 +27,10 @@ __all__ = [
     "Decision",
     "Fate",
     "PolicyFunction",
+    "PolicySource",
     "SavedActivation",
     "compile_policy",
+    "judge_matches",
     "load_policy",
 ]
 
@@ -59,12 +66,13 @@ class CompiledPolicy:
 
     ``hash`` is a SHA-256 over the typed content, the same in every process: two spellings of one policy share it,
     and it is part of every cache key. A policy made from a Python callable has a hash of its own in each process,
-    because no one can tell whether two callables do the same.
+    because no one can tell whether two callables do the same. ``warnings`` are the findings that did not stop it.
     """
 
     policy: Policy
     hash: str
     function: PolicyFunction | None = field(default=None, repr=False)
+    warnings: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -78,15 +86,10 @@ class CompiledPolicy:
         """
         if self.function is not None:
             return _checked_answer(self.function(activation), activation, self.name)
-        activations = self.policy.activations
-        if activations is None:
-            return Decision("auto", source=DEFAULT_RULE)
-        for rule in activations.rules:
+        for rule in self.policy.rules:
             if _rule_matches(rule, activation):
                 return Decision(rule.action, rule.must, rule.name)
-        if activation.crosses_layer and activations.layer_outputs is not None:
-            return Decision(activations.layer_outputs, source=LAYER_OUTPUTS_RULE)
-        return Decision(activations.default, source=DEFAULT_RULE)
+        return decide_without_rules(self.policy.activations, activation)
 
     def matches(self, activation: SavedActivation) -> tuple[str, ...]:
         """Return the names of all rules that match, in order; the first of them decides."""
@@ -103,46 +106,140 @@ class CompiledPolicy:
         """
         return _torch_part().context_fn(self)
 
+    def __str__(self) -> str:
+        """Return the policy as YAML, bases merged in."""
+        return format_policy(self.policy)
 
-def load_policy(
-    source: str | Path | Mapping[str, Any] | CompiledPolicy | Policy | PolicyFunction,
-    *,
-    overrides: Mapping[str, Any] | Sequence[str] = (),
-) -> CompiledPolicy:
+
+PolicySource = str | Path | Mapping[str, Any] | Policy | CompiledPolicy | PolicyFunction
+
+
+def load_policy(source: PolicySource, *, overrides: Mapping[str, Any] | Sequence[str] = ()) -> CompiledPolicy:
     """Read, check and compile a policy.
 
     ``source`` is a path, the name of a shipped policy, a mapping in the form of the file, or a Python callable
     ``SavedActivation -> action``. ``overrides`` are ``{"limits.budget": "8GiB"}`` or ``["limits.budget=8GiB"]``,
     checked like the file. Raises PolicyError (something in it is wrong) or UnreadableError (it cannot be read),
-    each with every finding.
+    each with every finding; ValueError for a source of another kind.
     """
-    from offload_runtime.policy_reading import read_policy
-
-    if isinstance(source, CompiledPolicy):
-        return source
-    if isinstance(source, Policy):
-        return compile_policy(source)
-    return compile_policy(read_policy(source, overrides))
+    if isinstance(source, str | Path | Mapping):
+        reading = read_policy(source, overrides)
+        return _compiled(reading.policy, reading.diagnostics)
+    if isinstance(source, CompiledPolicy | Policy):
+        if overrides:
+            raise ValueError("overrides apply to a path, a name or a mapping; this policy is read already")
+        return source if isinstance(source, CompiledPolicy) else compile_policy(source)
+    if callable(source):
+        return compile_function(source, overrides)
+    raise ValueError(f"a policy is a path, a name, a mapping or a callable, not a {type(source).__name__}")
 
 
 def compile_policy(policy: Policy) -> CompiledPolicy:
-    """Compile a typed policy."""
-    return CompiledPolicy(policy, policy_hash(policy))
+    """Compile a typed policy; raises PolicyError when its clauses contradict each other."""
+    return _compiled(policy, ())
+
+
+def compile_function(
+    function: PolicyFunction, overrides: Mapping[str, Any] | Sequence[str] = ()
+) -> CompiledPolicy:
+    """Compile a Python callable that maps a SavedActivation to an action (or a Decision).
+
+    ``overrides`` give it limits and a schedule.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    data = {
+        "apiVersion": "offload/v1",
+        "kind": "Policy",
+        "name": "function",
+        "activations": {"default": "auto"},
+    }
+    reading = read_policy(data, overrides)
+    raise_errors(reading.diagnostics)
+    assert reading.policy is not None
+    policy = Policy(
+        name=name,
+        limits=reading.policy.limits,
+        schedule=reading.policy.schedule,
+        activations=reading.policy.activations,
+        spans=reading.policy.spans,
+    )
+    return CompiledPolicy(policy, _digest(f"{_function_identity(function)} {policy!r}"), function)
 
 
 def policy_hash(policy: Policy) -> str:
-    """Return the SHA-256 (hex) of what ``policy`` means."""
-    return hashlib.sha256(repr(policy).encode()).hexdigest()
+    """Return the SHA-256 (hex) of what ``policy`` means, its summary and places left out."""
+    return _digest(format_policy(policy))
+
+
+def decide_without_rules(activations: Activations | None, activation: SavedActivation) -> Decision:
+    """Return the decision where no rule matched."""
+    if activations is None:
+        return Decision("auto", source=DEFAULT_RULE)
+    if activation.crosses_layer and activations.layer_outputs is not None:
+        return Decision(activations.layer_outputs, source=LAYER_OUTPUTS_RULE)
+    return Decision(activations.default, source=DEFAULT_RULE)
+
+
+def judge_matches(policy: CompiledPolicy, activations: Sequence[SavedActivation]) -> tuple[Diagnostic, ...]:
+    """Judge, once every activation of the model is known, whether the policy's rules did something.
+
+    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule that
+    matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An error lists
+    what there was to match.
+    """
+    if policy.function is not None:
+        return ()
+    return judge_rules(
+        policy.policy, [(activation, policy.matches(activation)) for activation in activations]
+    )
+
+
+def _compiled(policy: Policy | None, diagnostics: tuple[Diagnostic, ...]) -> CompiledPolicy:
+    if policy is not None:
+        is_whole = not any(diagnostic.is_error for diagnostic in diagnostics)
+        diagnostics = (*diagnostics, *check_meaning(policy, is_whole=is_whole))
+    raise_errors(diagnostics)
+    assert policy is not None
+    return CompiledPolicy(policy, policy_hash(policy), warnings=diagnostics)
 
 
 def _rule_matches(rule: Rule, activation: SavedActivation) -> bool:
-    return matches(rule.match, activation)
+    try:
+        return matches(rule.match, activation, ALL_KEYS)
+    except UnknownKeyError:
+        message = (
+            f"rule {rule.name!r} names layers relative to their number, which this graph of {activation.module!r} "
+            "cannot know"
+        )
+        hint = 'pass the whole model in options["model"], or name layers by number'
+        raise RefusedError(Diagnostic.at(rule.match.span, "POL170", message, hint=hint)) from None
 
 
 def _checked_answer(answer: object, activation: SavedActivation, name: str) -> Decision:
     if isinstance(answer, Decision):
         return answer
-    return Decision(answer, source="function")
+    if answer in get_args(Action):
+        return Decision(cast(Action, answer), source="function")
+    message = f"policy function {name!r} answered {answer!r} for {activation.name!r}"
+    hint = f"return one of {', '.join(get_args(Action))}, or a Decision"
+    raise PolicyError(Diagnostic("POL171", "error", message, hint=hint))
+
+
+_FUNCTION_NONCES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _function_identity(function: PolicyFunction) -> str:
+    """Return a text that is the same for the same callable object, and for no other one, in no other process."""
+    if isinstance(function, types.MethodType):
+        return uuid.uuid4().hex
+    try:
+        return _FUNCTION_NONCES.setdefault(function, uuid.uuid4().hex)
+    except TypeError:
+        return uuid.uuid4().hex
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _torch_part() -> Any:

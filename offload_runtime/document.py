@@ -139,7 +139,11 @@ class _DataBuilder:
     def node(self, data: object, path: str, depth: int) -> Node:
         self.num_nodes += 1
         if depth > MAX_DEPTH or self.num_nodes > MAX_NODES:
-            code, bound = ("YAML005", f"{MAX_DEPTH} levels") if depth > MAX_DEPTH else ("YAML006", f"{MAX_NODES} values")
+            code, bound = (
+                ("YAML005", f"{MAX_DEPTH} levels")
+                if depth > MAX_DEPTH
+                else ("YAML006", f"{MAX_NODES} values")
+            )
             raise UnreadableError(Diagnostic.at(self.span, code, f"the data exceeds {bound}", path=path))
         if isinstance(data, bool | int | str) or (isinstance(data, float) and abs(data) < float("inf")):
             return ScalarNode(data, self.span, path)
@@ -149,11 +153,15 @@ class _DataBuilder:
             items = tuple(self.node(item, child_path(path, i), depth + 1) for i, item in enumerate(data))
             return ListNode(items, self.span, path)
         if isinstance(data, float):
-            return self._refuse(path, "YAML035", f"{data} is not a number that a file can hold", "write a finite number")
+            return self._refuse(
+                path, "YAML035", f"{data} is not a number that a file can hold", "write a finite number"
+            )
         if data is None:
             return self._refuse(path, "YAML034", "None is no value", "leave the key out")
         kind = type(data).__name__
-        return self._refuse(path, "YAML036", f"a {kind} cannot stand in a document", "use text, numbers, lists, dicts")
+        return self._refuse(
+            path, "YAML036", f"a {kind} cannot stand in a document", "use text, numbers, lists, dicts"
+        )
 
     def _mapping(self, data: Mapping[object, object], path: str, depth: int) -> Node:
         entries: dict[str, Node] = {}
@@ -182,11 +190,15 @@ def read_text(path: Path, file: str) -> str:
         raise _unreadable(file, "YAML001", "is a directory", "name a file in it") from None
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
-        raise _unreadable(file, "YAML001", f"cannot be read: {reason}", "check the path and its permissions") from None
+        raise _unreadable(
+            file, "YAML001", f"cannot be read: {reason}", "check the path and its permissions"
+        ) from None
     except ValueError as error:
         raise _unreadable(file, "YAML001", f"is no path: {error}", "check the path") from None
     if len(raw) > MAX_DOCUMENT_BYTES:
-        raise _unreadable(file, "YAML004", "is larger than 1 MiB", "a policy is a few KiB; is this the right file?")
+        raise _unreadable(
+            file, "YAML004", "is larger than 1 MiB", "a policy is a few KiB; is this the right file?"
+        )
     return decode_text(raw, file)
 
 
@@ -201,7 +213,9 @@ def decode_text(raw: bytes, file: str) -> str:
         if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
             hint = "the file looks like UTF-16; save it as UTF-8"
         message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise UnreadableError(Diagnostic.at(Span(file, line, column), "YAML003", message, hint=hint)) from None
+        raise UnreadableError(
+            Diagnostic.at(Span(file, line, column), "YAML003", message, hint=hint)
+        ) from None
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 

@@ -49,7 +49,9 @@ class SavedActivation:
         return self.module[len(prefix) :] if self.module.startswith(prefix) else None
 
 
-ALL_KEYS = frozenset({"op", "op_class", "module", "inside", "layer", "num_layers", "bytes", "dtype", "layout"})
+ALL_KEYS = frozenset(
+    {"op", "op_class", "module", "inside", "layer", "num_layers", "bytes", "dtype", "layout"}
+)
 
 
 class UnknownKeyError(Exception):

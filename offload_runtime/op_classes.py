@@ -34,7 +34,16 @@ TABLE_NAMESPACES = ("aten", "prims")
 OVERLOADS_FILE = Path(__file__).parent / "data" / "overloads.txt"
 
 _COLLECTIVE_NAMESPACES = frozenset(
-    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor", "symm_mem", "deepep", "hybridep"}
+    {
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "c10d_functional",
+        "c10d",
+        "_dtensor",
+        "symm_mem",
+        "deepep",
+        "hybridep",
+    }
 )
 _COLLECTIVE_NAME = re.compile(
     r"(all_?reduce|all_?gather|reduce_scatter|all_?to_?all|wait_tensor|deep_?ep|hybrid_?ep|isend|irecv)"
@@ -45,10 +54,16 @@ _BY_NAME_FIRST: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for op_class, pattern in (
         ("loss", r"(_loss|^_?log_softmax|^kl_div|binary_cross_entropy|cross_entropy)"),
         ("embedding", r"(^|_)embedding"),
-        ("attention", r"(scaled_dot_product|attention|(^|_)flex_attn|(^|_)flash_attn|multi_head|transformer_encoder)"),
+        (
+            "attention",
+            r"(scaled_dot_product|attention|(^|_)flex_attn|(^|_)flash_attn|multi_head|transformer_encoder)",
+        ),
         ("convolution", r"((^|_)conv(olution|[123]d|_|$)|conv_transpose|conv_tbc)"),
         ("norm", r"(layer|rms|group|batch|instance|weight|response)_?norm"),
-        ("routing", r"^(topk|sort|argsort|msort|kthvalue|mode|unique|_unique2|nonzero|searchsorted|histc|bincount)"),
+        (
+            "routing",
+            r"^(topk|sort|argsort|msort|kthvalue|mode|unique|_unique2|nonzero|searchsorted|histc|bincount)",
+        ),
         (
             "matmul",
             r"(^|_)(mm|matmul|bmm|addmm|addbmm|baddbmm|linear|bilinear|trilinear|mv|addmv|dot|vdot|addr|ger|outer"
@@ -101,7 +116,9 @@ def op_class_of(name: str, traits: frozenset[str] = frozenset()) -> str:
     for op_class, pattern in _BY_NAME_FIRST:
         if pattern.search(stem) and not (op_class == "norm" and stem.startswith("linalg_")):
             return op_class
-    if "random" in traits or re.search(r"dropout|^rand|^bernoulli|^multinomial|^rrelu|philox|inductor_random", stem):
+    if "random" in traits or re.search(
+        r"dropout|^rand|^bernoulli|^multinomial|^rrelu|philox|inductor_random", stem
+    ):
         return "random"
     if "view" in traits or _UNSAFE_VIEW.match(stem):
         return "view"
@@ -132,10 +149,12 @@ def class_of_overload(name: str) -> str:
 def _class_of_the_rest(stem: str, traits: frozenset[str]) -> str:
     if _ACTIVATION.match(stem):
         return "activation"
-    if "pointwise" in traits or _ELEMENTWISE.match(stem):
+    if _ELEMENTWISE.match(stem):
         return "elementwise"
     if _COPY.match(stem):
         return "copy"
+    if "pointwise" in traits:
+        return "elementwise"
     if "reduction" in traits or _REDUCTION.match(stem):
         return "reduction"
     return "other"

@@ -81,13 +81,17 @@ class LayerRange:
         if self.outside or layer is None:
             return self.outside and layer is None
         if self.needs_num_layers and num_layers is None:
-            raise ValueError(f"layers {str(self)!r} is relative to the number of layers, which is not known here")
+            raise ValueError(
+                f"layers {str(self)!r} is relative to the number of layers, which is not known here"
+            )
         total = num_layers if num_layers is not None else layer + 1
         if self.single:
             index = _resolve(self.start, total)
             return index is not None and layer == (index + total if index < 0 else index)
         stop = self.stop if num_layers is not None or self.stop is None else min(int(self.stop), total)
-        return layer in range(*slice(_resolve(self.start, total), _resolve(stop, total), self.step).indices(total))
+        return layer in range(
+            *slice(_resolve(self.start, total), _resolve(stop, total), self.step).indices(total)
+        )
 
     def covers(self, other: LayerRange) -> bool:
         """Tell whether every layer in ``other`` is known to lie in this range, whatever the number of layers."""
@@ -121,9 +125,13 @@ def parse_glob(text: str) -> Glob:
     if "/" in text:
         raise ValueError(f"{text!r}: module names are separated by dots, not slashes")
     if not _GLOB.match(text):
-        raise ValueError(f"{text!r} is not a module pattern: only '*' (one segment) and '**' (any number) are special")
+        raise ValueError(
+            f"{text!r} is not a module pattern: only '*' (one segment) and '**' (any number) are special"
+        )
     if any("**" in segment and segment != "**" for segment in text.split(".")):
-        raise ValueError(f"{text!r}: '**' stands for whole segments; put dots around it, such as **.attention.**")
+        raise ValueError(
+            f"{text!r}: '**' stands for whole segments; put dots around it, such as **.attention.**"
+        )
     return Glob(text)
 
 

@@ -59,17 +59,23 @@ def _refused_word(text: str) -> Refusal | None:
         what = f"{text!r} is a null, which no key takes" if text else "a value is missing here"
         return Refusal("YAML034", what, "give a value, or leave the key out")
     if text in ("=", "<<"):
-        return Refusal("YAML036", f"{text!r} has a special meaning to some readers", f"quote it: \"{text}\"")
+        return Refusal("YAML036", f"{text!r} has a special meaning to some readers", f'quote it: "{text}"')
     if _NOT_FINITE.match(text):
-        return Refusal("YAML035", f"{text!r} is not a finite number", "write a number, or unlimited where that is meant")
+        return Refusal(
+            "YAML035", f"{text!r} is not a finite number", "write a number, or unlimited where that is meant"
+        )
     if _DATE.match(text):
-        return Refusal("YAML033", f"{text!r} is a date to some readers and text to others", f'quote it: "{text}"')
+        return Refusal(
+            "YAML033", f"{text!r} is a date to some readers and text to others", f'quote it: "{text}"'
+        )
     return None
 
 
 def _number(text: str) -> int | float | Refusal:
     if len(text) > _MAX_DIGITS:
-        return Refusal("YAML031", f"a number of {len(text)} characters is longer than readers agree on", "shorten it")
+        return Refusal(
+            "YAML031", f"a number of {len(text)} characters is longer than readers agree on", "shorten it"
+        )
     if text == "-0":
         return Refusal("YAML031", "'-0' is an integer to some readers and a float to others", "write 0")
     if _INTEGER.match(text):

@@ -26,7 +26,9 @@ Schema = Mapping[str, Any]
 Hint = Callable[[Any], str | None]
 
 SCHEMA_DIRECTORY = Path(__file__).parent / "schemas"
-ANNOTATIONS = frozenset({"$schema", "$id", "title", "description", "definitions", "x-code", "x-expected", "x-hint"})
+ANNOTATIONS = frozenset(
+    {"$schema", "$id", "title", "description", "definitions", "x-code", "x-expected", "x-hint"}
+)
 SUPPORTED_KEYWORDS = ANNOTATIONS | {
     "$ref", "type", "enum", "const", "anyOf", "allOf", "properties", "required", "additionalProperties",
     "minProperties", "maxProperties", "items", "minItems", "maxItems", "uniqueItems", "minimum", "maximum",
@@ -112,7 +114,9 @@ class _Checker:
             return []
         if isinstance(node, ScalarNode):
             return [self._expected(node, schema)]
-        fitting = [i for i, branch in enumerate(branches) if "type" in branch and _has_type(node, branch["type"])]
+        fitting = [
+            i for i, branch in enumerate(branches) if "type" in branch and _has_type(node, branch["type"])
+        ]
         if isinstance(node, MapNode) and len(fitting) > 1:
             fitting = [i for i in fitting if set(branches[i].get("required", ())) & set(node.entries)]
         if len(fitting) == 1:
@@ -125,15 +129,19 @@ class _Checker:
         value = node.value
         if "const" in schema and not _same(value, schema["const"]):
             code = "POL111" if node.path in ("apiVersion", "kind") else "POL103"
-            return [self._expected(node, schema, code, f"{schema['const']!r}")]
+            return [self._expected(node, schema, code, repr(schema["const"]), f"write {schema['const']}")]
         if "enum" in schema and not any(_same(value, choice) for choice in schema["enum"]):
             choices = [str(choice) for choice in schema["enum"]]
             words = schema.get("x-expected") or f"one of {', '.join(choices)}"
             return [self._expected(node, schema, "POL103", words, did_you_mean(str(value), choices))]
         if isinstance(value, str):
             return self._text(node, value, schema)
-        if not isinstance(value, bool) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-            return [self._expected(node, schema, "POL109", f"between {schema['minimum']} and {schema['maximum']}")]
+        if not isinstance(value, bool) and not schema.get("minimum", value) <= value <= schema.get(
+            "maximum", value
+        ):
+            return [
+                self._expected(node, schema, "POL109", f"between {schema['minimum']} and {schema['maximum']}")
+            ]
         return []
 
     def _text(self, node: ScalarNode, value: str, schema: Schema) -> list[Failure]:
@@ -152,11 +160,17 @@ class _Checker:
             return [self._failure(node, "POL110", "the list is empty", "give a member, or leave the key out")]
         if len(node.items) > schema.get("maxItems", len(node.items)):
             limit = schema["maxItems"]
-            return [self._failure(node, "POL110", f"the list has more than {limit} members", f"keep at most {limit}")]
+            return [
+                self._failure(
+                    node, "POL110", f"the list has more than {limit} members", f"keep at most {limit}"
+                )
+            ]
         failures = []
         if schema.get("uniqueItems"):
             failures += [
-                self._failure(item, "POL113", f"{_describe(item)} stands in the list already", "remove one of the two")
+                self._failure(
+                    item, "POL113", f"{_describe(item)} stands in the list already", "remove one of the two"
+                )
                 for i, item in enumerate(node.items)
                 if any(_same_node(item, earlier) for earlier in node.items[:i])
             ]
@@ -202,10 +216,17 @@ class _Checker:
         hint = None
         if types == ["array"] and isinstance(node, ScalarNode):
             hint = f"write [{node.value}]"
-        return self._failure(node, schema.get("x-code", "POL102"), f"expected {words}, not {_describe(node)}", hint)
+        return self._failure(
+            node, schema.get("x-code", "POL102"), f"expected {words}, not {_describe(node)}", hint
+        )
 
     def _expected(
-        self, node: Node, schema: Schema, code: str = "POL102", words: str | None = None, hint: str | None = None
+        self,
+        node: Node,
+        schema: Schema,
+        code: str = "POL102",
+        words: str | None = None,
+        hint: str | None = None,
     ) -> Failure:
         """Word a failure by the schema's annotations where it has them."""
         message = f"{_describe(node)} is not {schema.get('x-expected', words)}"
@@ -214,7 +235,9 @@ class _Checker:
             hint = suggest(node.value) or hint
         return self._failure(node, schema.get("x-code", code), message, hint, usable=not node.path)
 
-    def _failure(self, node: Node, code: str, message: str, hint: str | None, *, usable: bool = False) -> Failure:
+    def _failure(
+        self, node: Node, code: str, message: str, hint: str | None, *, usable: bool = False
+    ) -> Failure:
         diagnostic = Diagnostic.at(node.span, code, message, path=node.path, hint=hint)
         return Failure(diagnostic, None if usable else node.path)
 

@@ -45,8 +45,12 @@ def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, s
             return policies_directory() / reference / POLICY_FILE, f"policies/{reference}/{POLICY_FILE}"
         if not Path(reference).exists():
             hint = did_you_mean(reference, shipped_policies())
-            hint = hint or f"shipped policies: {', '.join(shipped_policies())}; a path ends in .yaml or has a /"
-            raise UnreadableError(Diagnostic("YAML002", "error", f"there is no policy {reference!r}", hint=hint))
+            hint = (
+                hint or f"shipped policies: {', '.join(shipped_policies())}; a path ends in .yaml or has a /"
+            )
+            raise UnreadableError(
+                Diagnostic("YAML002", "error", f"there is no policy {reference!r}", hint=hint)
+            )
     name = reference
     if beside is not None and not os.path.isabs(reference):
         name = os.path.normpath(os.path.join(os.path.dirname(beside), reference))

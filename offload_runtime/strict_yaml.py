@@ -44,7 +44,9 @@ from offload_runtime.plain_scalars import Refusal, resolve_plain
 MAX_FINDINGS = 100
 
 _NOT_PLAIN_ASCII = re.compile(r"[^\x20-\x7e\n]")
-_IGNORABLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _SPECIAL_START = re.compile(r"(?:^|[:,\[{-])\s*([*&!%@`|>])[^\s,]*$")
 
@@ -165,12 +167,16 @@ class _Reader:
         while not isinstance(event := next(events), CollectionEndEvent):
             key_span = self._span(event)
             key = self._key(event, events, path, depth)
-            value = self._node(next(events), events, child_path(path, key if key is not None else "?"), depth + 1)
+            value = self._node(
+                next(events), events, child_path(path, key if key is not None else "?"), depth + 1
+            )
             if key is None:
                 continue
             if key in entries:
                 hint = f"it stands on line {key_spans[key].line} already; keep one of the two"
-                self._report(key_span, "YAML020", f"key {key!r} is written twice", hint, child_path(path, key))
+                self._report(
+                    key_span, "YAML020", f"key {key!r} is written twice", hint, child_path(path, key)
+                )
                 continue
             entries[key], key_spans[key] = value, key_span
         return MapNode(entries, key_spans, span, path)
@@ -184,14 +190,20 @@ class _Reader:
             return None
         if not isinstance(event, ScalarEvent):
             self._node(event, events, path, depth + 1)
-            self._report(span, "YAML021", "a key that is not plain text is refused", "write keys as text", path)
+            self._report(
+                span, "YAML021", "a key that is not plain text is refused", "write keys as text", path
+            )
             return None
         self._count(span, depth)
         if self._refuse_properties(event, span):
             return None
         if not event.style and not isinstance(resolve_plain(event.value), str):
-            what = f"key {event.value!r} is not text to every reader" if event.value else "a key is missing here"
-            self._report(span, "YAML021", what, f'quote it: "{event.value}"' if event.value else "write one", path)
+            what = (
+                f"key {event.value!r} is not text to every reader" if event.value else "a key is missing here"
+            )
+            self._report(
+                span, "YAML021", what, f'quote it: "{event.value}"' if event.value else "write one", path
+            )
             return None
         return None if self._hides_something(event) else event.value
 
@@ -207,7 +219,9 @@ class _Reader:
         if event.style == '"':
             source = self.text[event.start_mark.index : event.end_mark.index]
             if re.search(r"(?<!\\)(\\\\)*\\/", source):
-                self._report(span, "YAML037", "escape \\/ is unknown to readers of YAML 1.1", "write / alone", path)
+                self._report(
+                    span, "YAML037", "escape \\/ is unknown to readers of YAML 1.1", "write / alone", path
+                )
             for character in event.value:
                 if character not in "\n\t" and is_invisible(character):
                     self._report(span, *_character_finding(character), path)
@@ -221,7 +235,9 @@ class _Reader:
 
     def _refuse_properties(self, event: Any, span: Span) -> bool:
         if event.anchor is not None:
-            self._report(span, "YAML022", f"anchor &{event.anchor} is refused", "write the value out where it is used")
+            self._report(
+                span, "YAML022", f"anchor &{event.anchor} is refused", "write the value out where it is used"
+            )
         has_tag = event.tag is not None
         if has_tag:
             hint = "leave the tag out; quote the value if text is meant"
@@ -233,10 +249,14 @@ class _Reader:
     def _count(self, span: Span, depth: int) -> None:
         self.num_nodes += 1
         if self.num_nodes > MAX_NODES:
-            self._report(span, "YAML006", f"the document holds more than {MAX_NODES} values", "split the file")
+            self._report(
+                span, "YAML006", f"the document holds more than {MAX_NODES} values", "split the file"
+            )
             raise _Stop
         if depth > MAX_DEPTH:
-            self._report(span, "YAML005", f"the document is nested deeper than {MAX_DEPTH} levels", "flatten it")
+            self._report(
+                span, "YAML005", f"the document is nested deeper than {MAX_DEPTH} levels", "flatten it"
+            )
             raise _Stop
 
     def _report(self, span: Span, code: str, message: str, hint: str | None, path: str = "") -> None:

@@ -88,8 +88,8 @@ def size_hint(value: object) -> str:
     if isinstance(value, int | float):
         if value == 0:
             return "write 0B"
-        if isinstance(value, int) and value > 0:
-            return f"a bare number has no unit: write {format_size(value)} if bytes were meant"
+        if value > 0 and float(value).is_integer():
+            return _bare_number_hint(int(value))
         return general
     match = _ALMOST_SIZE.match(value) if isinstance(value, str) else None
     if match is None:
@@ -99,7 +99,9 @@ def size_hint(value: object) -> str:
     number = f"0{number}" if number.startswith(".") else number
     number = number.lstrip("0") or "0" if "." not in number else number
     if not unit:
-        return "write 0B" if number == "0" else f"a bare number has no unit: write {number}GiB or {number}GB"
+        if "." in number:
+            return f"a bare number has no unit: write {number}GiB or {number}GB"
+        return _bare_number_hint(int(number)) if number != "0" else "write 0B"
     exact = {spelled.lower(): spelled for spelled in UNIT_BYTES}
     letter = unit[0].upper()
     if unit.lower() in exact:
@@ -107,3 +109,10 @@ def size_hint(value: object) -> str:
     if letter in "KMGTP":
         return f"did you mean {number}{letter}iB (binary) or {number}{letter}B (decimal)?"
     return general
+
+
+def _bare_number_hint(number: int) -> str:
+    """Suggest gigabytes for a small number, the same bytes with a unit for a large one."""
+    if number < 1 << 16:
+        return f"a bare number has no unit: write {number}GiB or {number}GB"
+    return f"a bare number has no unit: write {format_size(number)} if bytes were meant"

@@ -1,0 +1,162 @@
+"""Whether the rules of a policy did something, judged once every activation of a model is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+from offload_runtime.errors import Diagnostic, sorted_diagnostics
+from offload_runtime.matching import SavedActivation, matches
+from offload_runtime.meaning import moe_defer_warning
+from offload_runtime.patterns import LayerRange
+from offload_runtime.policy import Match, Policy, Rule
+
+Matched = tuple[SavedActivation, tuple[str, ...]]
+
+MAX_LISTED = 12
+_NO_CONDITION = Match()
+
+
+def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:
+    """Return errors for rules that matched too little or too much, and warnings for those that decided nothing.
+
+    ``matched`` pairs each activation with the names of all rules that match it, in order.
+    """
+    findings: list[Diagnostic] = []
+    for rule in policy.rules:
+        hits = [(activation, names) for activation, names in matched if rule.name in names]
+        findings += _judge_counts(rule, [activation for activation, _ in hits], [a for a, _ in matched])
+        findings += _judge_shadow(rule, hits)
+    if any(activation.op_class == "routing" for activation, _ in matched):
+        reason = "this model routes its tokens"
+        warning = moe_defer_warning(policy, policy.span_of("schedule.defer"), reason)
+        findings += [warning] if warning is not None else []
+    return sorted_diagnostics(findings)
+
+
+def _judge_counts(
+    rule: Rule, hits: Sequence[SavedActivation], activations: Sequence[SavedActivation]
+) -> Iterator[Diagnostic]:
+    path = f"rule {rule.name}"
+    if not hits and rule.inherited:
+        return
+    if not hits and (rule.expect.matches.min or 0) > 0:
+        message = f"rule {rule.name!r} matches nothing; {what_was_there(rule.match, activations)}"
+        hint = "correct the rule, or write optional: true if it may match nothing"
+        yield Diagnostic.at(rule.match.span, "POL180", message, path=path, hint=hint)
+        return
+    if not rule.expect.matches.contains(len(hits)):
+        message = f"rule {rule.name!r} matches {len(hits)} tensors, expected {rule.expect.matches}"
+        hint = f"correct the rule or its expect; {what_was_there(rule.match, activations)}"
+        yield Diagnostic.at(rule.expect_span, "POL181", message, path=path, hint=hint)
+    layers = sorted({hit.layer for hit in hits if hit.layer is not None})
+    if rule.expect.layers is not None and not rule.expect.layers.contains(len(layers)):
+        expected = rule.expect.layers
+        message = f"rule {rule.name!r} matches in {_count(len(layers), 'layer')}, expected {expected}"
+        hint = (
+            f"it matches in {_layer_list(layers)}; the model has {_layer_list(_layers_present(activations))}"
+        )
+        yield Diagnostic.at(rule.expect_span, "POL182", message, path=path, hint=hint)
+
+
+def _judge_shadow(rule: Rule, hits: Sequence[Matched]) -> Iterator[Diagnostic]:
+    if not hits or rule.inherited or any(names[0] == rule.name for _, names in hits):
+        return
+    shadowers = Counter(names[0] for _, names in hits)
+    listed = ", ".join(f"{name!r} ({count})" for name, count in shadowers.most_common())
+    yield Diagnostic.at(
+        rule.span,
+        "POL183",
+        f"rule {rule.name!r} matches {_count(len(hits), 'tensor')} and decides none: shadowed by {listed}",
+        severity="warning",
+        path=f"rule {rule.name}",
+        hint="the first match wins: move the rule up, or remove it",
+    )
+
+
+def what_was_there(match: Match, activations: Sequence[SavedActivation]) -> str:
+    """Say which key of ``match`` fits nothing, and what there was to fit; or that the keys never fit together."""
+    if not activations:
+        return "the model saves no activations"
+    alone = {key: sum(matches(part, a) for a in activations) for key, part in _keys(match)}
+    misses = [f"{_key_name(key)}: {_present(key, activations)}" for key, count in alone.items() if count == 0]
+    if misses:
+        return f"{_count(len(activations), 'tensor')} were there, with {'; '.join(misses)}"
+    counts = ", ".join(f"{_key_name(key)} {count}" for key, count in alone.items())
+    return f"of {_count(len(activations), 'tensor')} each key alone matches some ({counts})"
+
+
+def _keys(match: Match) -> Iterator[tuple[str, Match]]:
+    """Yield a match for each key that asks something, with that key alone."""
+    for item in fields(Match):
+        value = getattr(match, item.name)
+        if item.compare and value != getattr(_NO_CONDITION, item.name):
+            yield item.name, replace(_NO_CONDITION, **{item.name: value})
+
+
+def _key_name(key: str) -> str:
+    return "not" if key == "negated" else key
+
+
+def _present(key: str, activations: Sequence[SavedActivation]) -> str:
+    if key == "op":
+        ops = Counter(a.op_class for a in activations)
+        names = Counter(a.op for a in activations)
+        return f"{_counted(ops)} ({_counted(names)})"
+    if key == "layers":
+        return _layer_list(_layers_present(activations))
+    if key == "module":
+        return _counted(Counter(a.module or "(root)" for a in activations))
+    if key == "inside":
+        inner = [a.module_inside_layer for a in activations]
+        return _counted(Counter(name or "(the layer)" for name in inner if name is not None)) or "no layers"
+    if key == "bytes":
+        sizes = [a.num_bytes for a in activations]
+        return f"{min(sizes)} to {max(sizes)} bytes"
+    if key == "layout":
+        return _counted(Counter(a.layout for a in activations))
+    if key == "dtype":
+        return _counted(Counter(a.dtype for a in activations))
+    return "nothing that it leaves"
+
+
+def _counted(counter: Counter[str]) -> str:
+    listed = [
+        f"{name} {count}" for name, count in sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    more = f", and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return ", ".join(listed[:MAX_LISTED]) + more
+
+
+def _layers_present(activations: Sequence[SavedActivation]) -> list[int]:
+    totals = [a.num_layers for a in activations if a.num_layers is not None]
+    if totals:
+        return list(range(max(totals)))
+    return sorted({a.layer for a in activations if a.layer is not None})
+
+
+def _layer_list(layers: Sequence[int]) -> str:
+    """Write layer ids as ranges: ``layers 0-3, 7``."""
+    if not layers:
+        return "no layers"
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"layers {', '.join(parts)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def needs_num_layers(match: Match) -> bool:
+    """Tell whether ``match`` names layers relative to their number, anywhere in it."""
+    ranges: tuple[LayerRange, ...] = match.layers
+    return any(r.needs_num_layers for r in ranges) or (
+        match.negated is not None and needs_num_layers(match.negated)
+    )
