@@ -17,7 +17,7 @@ from offload_runtime.findings import raise_errors
 from offload_runtime.judgement import judge_rules
 from offload_runtime.matching import ALL_KEYS, SavedActivation, UnknownKeyError, matches
 from offload_runtime.meaning import check_meaning
-from offload_runtime.policy import DEFAULT_RULE, LAYER_OUTPUTS_RULE, Action, Activations, Policy, Rule
+from offload_runtime.policy import Action, Activations, Policy, Rule
 from offload_runtime.policy_loading import read_policy
 from offload_runtime.policy_text import format_policy
 
@@ -42,8 +42,8 @@ Source = Literal["rule", "default", "layer_outputs", "function"]
 class Decision:
     """What a policy wants for one activation, before budget and planner.
 
-    ``rule`` names the rule that decided; it is None when the default, ``layer_outputs`` or a Python callable did,
-    as ``source`` says.
+    ``rule`` names the rule that decided; it is None when the default, ``layer_outputs`` or a Python callable
+    did, as ``source`` says.
     """
 
     action: Action
@@ -64,9 +64,10 @@ PolicyFunction = Callable[[SavedActivation], "Action | Decision"]
 class CompiledPolicy:
     """A policy that answers. Frozen, hashable, printable, free of torch.
 
-    ``hash`` is a SHA-256 over the typed content, the same in every process: two spellings of one policy share it,
-    and it is part of every cache key. A policy made from a Python callable has a hash of its own in each process,
-    because no one can tell whether two callables do the same. ``warnings`` are the findings that did not stop it.
+    ``hash`` is a SHA-256 over the typed content, the same in every process: two spellings of one policy share
+    it, and it is part of every cache key. A policy made from a Python callable has a hash of its own in each
+    process, because no one can tell whether two callables do the same. ``warnings`` are the findings that did
+    not stop it.
     """
 
     policy: Policy
@@ -117,10 +118,10 @@ PolicySource = str | Path | Mapping[str, Any] | Policy | CompiledPolicy | Policy
 def load_policy(source: PolicySource, *, overrides: Mapping[str, Any] | Sequence[str] = ()) -> CompiledPolicy:
     """Read, check and compile a policy.
 
-    ``source`` is a path, the name of a shipped policy, a mapping in the form of the file, or a Python callable
-    ``SavedActivation -> action``. ``overrides`` are ``{"limits.budget": "8GiB"}`` or ``["limits.budget=8GiB"]``,
-    checked like the file. Raises PolicyError (something in it is wrong) or UnreadableError (it cannot be read),
-    each with every finding; ValueError for a source of another kind.
+    ``source`` is a path, the name of a shipped policy, a mapping in the form of the file, or a Python
+    callable ``SavedActivation -> action``. ``overrides`` are ``{"limits.budget": "8GiB"}`` or
+    ``["limits.budget=8GiB"]``, checked like the file. Raises PolicyError (something in it is wrong) or
+    UnreadableError (it cannot be read), each with every finding; ValueError for a source of another kind.
     """
     if isinstance(source, str | Path | Mapping):
         reading = read_policy(source, overrides)
@@ -174,18 +175,18 @@ def policy_hash(policy: Policy) -> str:
 def decide_without_rules(activations: Activations | None, activation: SavedActivation) -> Decision:
     """Return the decision where no rule matched."""
     if activations is None:
-        return Decision("auto", source=DEFAULT_RULE)
+        return Decision("auto", source="default")
     if activation.crosses_layer and activations.layer_outputs is not None:
-        return Decision(activations.layer_outputs, source=LAYER_OUTPUTS_RULE)
-    return Decision(activations.default, source=DEFAULT_RULE)
+        return Decision(activations.layer_outputs, source="layer_outputs")
+    return Decision(activations.default, source="default")
 
 
 def judge_matches(policy: CompiledPolicy, activations: Sequence[SavedActivation]) -> tuple[Diagnostic, ...]:
     """Judge, once every activation of the model is known, whether the policy's rules did something.
 
-    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule that
-    matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An error lists
-    what there was to match.
+    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule
+    that matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An
+    error lists what there was to match.
     """
     if policy.function is not None:
         return ()
@@ -207,10 +208,8 @@ def _rule_matches(rule: Rule, activation: SavedActivation) -> bool:
     try:
         return matches(rule.match, activation, ALL_KEYS)
     except UnknownKeyError:
-        message = (
-            f"rule {rule.name!r} names layers relative to their number, which this graph of {activation.module!r} "
-            "cannot know"
-        )
+        where = activation.module or "the root module"
+        message = f"rule {rule.name!r} names layers relative to their number, unknown in the graph of {where}"
         hint = 'pass the whole model in options["model"], or name layers by number'
         raise RefusedError(Diagnostic.at(rule.match.span, "POL170", message, hint=hint)) from None
 
@@ -229,7 +228,7 @@ _FUNCTION_NONCES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def _function_identity(function: PolicyFunction) -> str:
-    """Return a text that is the same for the same callable object, and for no other one, in no other process."""
+    """Return a text that this callable object alone has, in this process alone."""
     if isinstance(function, types.MethodType):
         return uuid.uuid4().hex
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 from offload_runtime.document import MAX_DOCUMENT_BYTES
 from offload_runtime.errors import Diagnostic, sorted_diagnostics
@@ -22,8 +21,8 @@ def render_diagnostic(diagnostic: Diagnostic, sources: Mapping[str, str] | None 
               |           ^
            hint: write 5GiB
 
-    ``sources`` maps a file name to its text for files that are not on disk. Control characters of the source line
-    are shown as escapes, so that a file cannot write to the terminal.
+    ``sources`` maps a file name to its text for files that are not on disk. Control characters of the source
+    line are shown as escapes, so that a file cannot write to the terminal.
     """
     lines = [_head(diagnostic)]
     source = _source_line(diagnostic, sources or {})

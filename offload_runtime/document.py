@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offload_runtime.errors import Diagnostic, Span, UnreadableError
+from offload_runtime.errors import NOWHERE, Diagnostic, Span, UnreadableError
 
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -25,7 +25,7 @@ class ScalarNode:
     """A text, number or boolean."""
 
     value: Scalar
-    span: Span = Span()
+    span: Span = NOWHERE
     path: str = ""
 
     @property
@@ -39,7 +39,7 @@ class ListNode:
     """A sequence of nodes."""
 
     items: tuple[Node, ...]
-    span: Span = Span()
+    span: Span = NOWHERE
     path: str = ""
 
     @property
@@ -54,7 +54,7 @@ class MapNode:
 
     entries: Mapping[str, Node]
     key_spans: Mapping[str, Span] = field(default_factory=dict)
-    span: Span = Span()
+    span: Span = NOWHERE
     path: str = ""
 
     @property
@@ -75,7 +75,7 @@ class MapNode:
 class InvalidNode:
     """A value that was refused while reading: reported once, and skipped by every later check."""
 
-    span: Span = Span()
+    span: Span = NOWHERE
     path: str = ""
 
     @property
@@ -89,7 +89,7 @@ Node = ScalarNode | ListNode | MapNode | InvalidNode
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document read: its root, and what was found on the way. ``file`` is None for data given as a dict."""
+    """One document read: its root, and what was found. ``file`` is None for data given as a dict."""
 
     root: Node
     file: str | None = None
@@ -180,8 +180,8 @@ class _DataBuilder:
 def read_text(path: Path, file: str) -> str:
     """Return the text of ``path`` with line ends as ``\\n`` and without a leading byte order mark.
 
-    ``file`` is the name that findings show. Raises UnreadableError for what cannot be opened, is over 1 MiB or is
-    not UTF-8.
+    ``file`` is the name that findings show. Raises UnreadableError for what cannot be opened, is over 1 MiB
+    or is not UTF-8.
     """
     try:
         with path.open("rb") as stream:

@@ -30,6 +30,9 @@ class Span:
         return ":".join(parts)
 
 
+NOWHERE = Span()
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """State one finding: what (``message``), where, and the cure (``hint``).
@@ -59,7 +62,7 @@ class Diagnostic:
         hint: str | None = None,
     ) -> Diagnostic:
         """Build a diagnostic that points at ``span``."""
-        span = span or Span()
+        span = span or NOWHERE
         return cls(code, severity, message, span.file, span.line, span.column, path or None, hint)
 
     @property

@@ -19,7 +19,7 @@ _NO_CONDITION = Match()
 
 
 def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:
-    """Return errors for rules that matched too little or too much, and warnings for those that decided nothing.
+    """Return errors for rules that matched too little or too much, warnings for those that decided nothing.
 
     ``matched`` pairs each activation with the names of all rules that match it, in order.
     """
@@ -76,7 +76,7 @@ def _judge_shadow(rule: Rule, hits: Sequence[Matched]) -> Iterator[Diagnostic]:
 
 
 def what_was_there(match: Match, activations: Sequence[SavedActivation]) -> str:
-    """Say which key of ``match`` fits nothing, and what there was to fit; or that the keys never fit together."""
+    """Say which key of ``match`` fits nothing, and what there was; or that the keys never fit together."""
     if not activations:
         return "the model saves no activations"
     alone = {key: sum(matches(part, a) for a in activations) for key, part in _keys(match)}

@@ -65,8 +65,8 @@ class UnknownKeyError(Exception):
 def matches(match: Match, activation: SavedActivation, known: frozenset[str] = ALL_KEYS) -> bool:
     """Tell whether ``activation`` fits every key of ``match``.
 
-    ``known`` holds the facts of the activation that may be looked at. Raises UnknownKeyError when the keys that can
-    be judged all fit and another cannot be judged.
+    ``known`` holds the facts of the activation that may be looked at. Raises UnknownKeyError when the keys
+    that can be judged all fit and another cannot be judged.
     """
     unknown: str | None = None
     for key_matches in _KEY_TESTS:

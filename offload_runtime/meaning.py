@@ -16,8 +16,8 @@ MOE_PRESET = "moe"
 def check_meaning(policy: Policy, *, is_whole: bool = True) -> tuple[Diagnostic, ...]:
     """Return what is wrong, or doubtful, with a typed policy by itself: no model, no machine.
 
-    ``is_whole`` False says that parts of it failed to read. Then a match may look wider than it was written, and
-    what compares matches is left out.
+    ``is_whole`` False says that parts of it failed to read. Then a match may look wider than it was written,
+    and what compares matches is left out.
     """
     findings = [finding for rule in policy.rules for finding in _check_rule(rule)]
     findings += _select_conflicts(policy)
@@ -44,28 +44,49 @@ def moe_defer_warning(policy: Policy, span: Span | None, reason: str) -> Diagnos
     if not isinstance(defer, int) or defer <= MAX_MOE_DEFER or not may_offload_activations(policy):
         return None
     message = f"{reason}: defer {defer} has cost mixtures of experts 24 % of their speed, or a timeout"
-    return Diagnostic.at(span, "POL160", message, severity="warning", path="schedule.defer",
-                         hint="set schedule.defer to 1, as the policy moe does")  # fmt: skip
+    return Diagnostic.at(
+        span,
+        "POL160",
+        message,
+        severity="warning",
+        path="schedule.defer",
+        hint="set schedule.defer to 1, as the policy moe does",
+    )
 
 
 def _check_rule(rule: Rule) -> Iterator[Diagnostic]:
     path = f"rule {rule.name}"
     if rule.must and rule.action == "auto":
-        yield Diagnostic.at(rule.span, "POL124", f"rule {rule.name!r}: auto leaves the choice open, must fixes it",
-                            path=path, hint="name the fate, or drop must")  # fmt: skip
+        yield Diagnostic.at(
+            rule.span,
+            "POL124",
+            f"rule {rule.name!r}: auto leaves the choice open, must fixes it",
+            path=path,
+            hint="name the fate, or drop must",
+        )
     if rule.action == "offload":
         collectives = [op for op in rule.match.op if _is_collective(op)]
         if collectives:
-            yield Diagnostic.at(rule.match.span, "POL129", f"rule {rule.name!r} offloads {', '.join(collectives)}: "
-                                "collectives and their waits are never offloaded", path=path,
-                                hint="save them, or take them out of op")  # fmt: skip
+            yield Diagnostic.at(
+                rule.match.span,
+                "POL129",
+                f"rule {rule.name!r} offloads {', '.join(collectives)}: "
+                "collectives and their waits are never offloaded",
+                path=path,
+                hint="save them, or take them out of op",
+            )
 
 
 def _check_satisfiable(rule: Rule) -> Iterator[Diagnostic]:
     nothing = fits_nothing(rule.match)
     if nothing is not None:
-        yield Diagnostic.at(rule.match.span, "POL128", f"rule {rule.name!r} can match nothing: {nothing}",
-                            path=f"rule {rule.name}", hint="drop one of the two")  # fmt: skip
+        yield Diagnostic.at(
+            rule.match.span,
+            "POL128",
+            f"rule {rule.name!r} can match nothing: {nothing}",
+            path=f"rule {rule.name}",
+            hint="drop one of the two",
+        )
 
 
 def _is_collective(op: str) -> bool:
@@ -79,9 +100,13 @@ def _unreachable_rules(policy: Policy) -> Iterator[Diagnostic]:
             same_file = (earlier.span.file, earlier.inherited) == (rule.span.file, rule.inherited)
             if same_file and implies(rule.match, earlier.match):
                 where = f" (line {earlier.span.line})" if earlier.span.line else ""
-                yield Diagnostic.at(rule.span, "POL127", f"rule {rule.name!r} is unreachable: {earlier.name!r}{where} "
-                                    "matches all it could match", path=f"rule {rule.name}",
-                                    hint=f"move it before {earlier.name!r}, or remove it")  # fmt: skip
+                yield Diagnostic.at(
+                    rule.span,
+                    "POL127",
+                    f"rule {rule.name!r} is unreachable: {earlier.name!r}{where} matches all it could match",
+                    path=f"rule {rule.name}",
+                    hint=f"move it before {earlier.name!r}, or remove it",
+                )
                 break
 
 
@@ -90,17 +115,26 @@ def _select_conflicts(policy: Policy) -> Iterator[Diagnostic]:
         return
     for key in ("device_peak", "step_overhead"):
         if getattr(policy.limits, key) != getattr(Limits(), key):
-            yield Diagnostic.at(policy.span_of(f"limits.{key}"), "POL130", f"select: largest_first cannot hold {key}: "
-                                "it uses budget and host only", path=f"limits.{key}",
-                                hint=f"write schedule: {{select: planned}}, or drop {key}")  # fmt: skip
+            yield Diagnostic.at(
+                policy.span_of(f"limits.{key}"),
+                "POL130",
+                f"select: largest_first cannot hold {key}: it uses budget and host only",
+                path=f"limits.{key}",
+                hint=f"write schedule: {{select: planned}}, or drop {key}",
+            )
 
 
 def _idle_budget(policy: Policy) -> Iterator[Diagnostic]:
     span = policy.span_of("limits.budget")
     if span is not None and policy.limits.budget != 0 and not may_offload_activations(policy):
-        yield Diagnostic.at(span, "POL161", "budget has no effect: nothing in this policy offloads activations",
-                            severity="warning", path="limits.budget",
-                            hint="give a rule, default or layer_outputs the action offload")  # fmt: skip
+        yield Diagnostic.at(
+            span,
+            "POL161",
+            "budget has no effect: nothing in this policy offloads activations",
+            severity="warning",
+            path="limits.budget",
+            hint="give a rule, default or layer_outputs the action offload",
+        )
 
 
 def _moe_defer(policy: Policy) -> Iterator[Diagnostic]:

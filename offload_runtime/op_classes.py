@@ -1,8 +1,8 @@
-"""What kinds of operator a rule can name, which class an operator has, and which names are operators. No torch.
+"""The classes of operators that a rule can name, and which names are operators at all. No torch.
 
-What schemas and tags tell (views, pointwise operators, reductions, random numbers) is told by them, as ``traits``;
-the families that only a name tells are matched by the patterns below. The table of overloads, with the class of
-each, is generated from torch by ``tools/generate_overloads.py``.
+What schemas and tags tell (views, pointwise operators, reductions, random numbers) is told by them, as
+``traits``; the families that only a name tells are matched by the patterns below. The table of overloads,
+with the class of each, is generated from torch by ``tools/generate_overloads.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 OP_CLASSES: dict[str, str] = {
     "matmul": "Matrix products: mm, addmm, bmm, linear, grouped and scaled products, recurrent cells.",
-    "attention": "Outputs of scaled dot product attention and flex attention; rotated q and k are elementwise.",
+    "attention": "Outputs of scaled dot product and flex attention; rotated q and k are elementwise.",
     "convolution": "Convolutions, transposed ones included.",
     "norm": "Layer, RMS, group, batch and instance normalisation.",
     "activation": "Non-linearities: relu, gelu, silu, sigmoid, tanh, softmax.",
@@ -48,7 +48,8 @@ _COLLECTIVE_NAMESPACES = frozenset(
 _COLLECTIVE_NAME = re.compile(
     r"(all_?reduce|all_?gather|reduce_scatter|all_?to_?all|wait_tensor|deep_?ep|hybrid_?ep|isend|irecv)"
 )
-# The names that tell a class, tried before traits: an attention operator is also random, a norm also a reduction.
+# The names that tell a class, tried before traits: an attention operator is also random, a norm also a
+# reduction.
 _BY_NAME_FIRST: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (op_class, re.compile(pattern))
     for op_class, pattern in (

@@ -4,7 +4,8 @@ Module glob, anchored at both ends, over dot-separated names::
 
     glob    = segment ("." segment)*
     segment = "**"                    any number of segments, also none
-            | (character | "*")+      "*" is any run of characters inside one segment; alone, one whole segment
+            | (character | "*")+      "*" is any run of characters inside one segment; alone, one whole
+            segment
 
 Layer range, a Python slice over layer ids (0-based), or the word for everything in no layer::
 
@@ -94,7 +95,7 @@ class LayerRange:
         )
 
     def covers(self, other: LayerRange) -> bool:
-        """Tell whether every layer in ``other`` is known to lie in this range, whatever the number of layers."""
+        """Tell whether every layer in ``other`` lies in this range, whatever the number of layers."""
         if self == other:
             return True
         if self.outside or other.outside or self.single or self.step != 1:

@@ -1,7 +1,8 @@
 """What an unquoted YAML scalar means, and which ones are refused because readers disagree about them.
 
-Accepted: text; ``true`` and ``false``; numbers as JSON writes them (and ``1e9``, which YAML 1.1 reads as text).
-Refused: whatever some reader of YAML 1.1 or 1.2 takes for something else than another does, or for nothing.
+Accepted: text; ``true`` and ``false``; numbers as JSON writes them (and ``1e9``, which YAML 1.1 reads as
+text). Refused: whatever some reader of YAML 1.1 or 1.2 takes for something else than another does, or for
+nothing.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ def _refused_word(text: str) -> Refusal | None:
     lowered = text.lower()
     if lowered in _TRUE_WORDS | _FALSE_WORDS and text in (lowered, lowered.capitalize(), lowered.upper()):
         word = "true" if lowered in _TRUE_WORDS else "false"
-        return Refusal("YAML030", f"{text!r} is a boolean to some readers and text to others",
-                       f"write {word}, or quote it if text is meant")  # fmt: skip
+        return Refusal(
+            "YAML030",
+            f"{text!r} is a boolean to some readers and text to others",
+            f"write {word}, or quote it if text is meant",
+        )
     if text in ("", "~", "null", "Null", "NULL"):
         what = f"{text!r} is a null, which no key takes" if text else "a value is missing here"
         return Refusal("YAML034", what, "give a value, or leave the key out")
@@ -88,12 +92,18 @@ def _number(text: str) -> int | float | Refusal:
 
 def _refused_number(text: str) -> Refusal | None:
     if _SEXAGESIMAL.match(text):
-        return Refusal("YAML032", f"{text!r} is a base-60 number to some readers and text to others",
-                       f'quote it: "{text}"')  # fmt: skip
+        return Refusal(
+            "YAML032",
+            f"{text!r} is a base-60 number to some readers and text to others",
+            f'quote it: "{text}"',
+        )
     if not _NUMBER_LIKE.match(text):
         return None
-    return Refusal("YAML031", f"{text!r} is read as different numbers, or as text, by different readers",
-                   _number_cure(text))  # fmt: skip
+    return Refusal(
+        "YAML031",
+        f"{text!r} is read as different numbers, or as text, by different readers",
+        _number_cure(text),
+    )
 
 
 def _number_cure(text: str) -> str:

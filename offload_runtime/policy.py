@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from offload_runtime.errors import Span
+from offload_runtime.errors import NOWHERE, Span
 from offload_runtime.patterns import Glob, LayerRange
 from offload_runtime.predicates import Predicate
 
@@ -22,8 +22,6 @@ StepDevice = Literal["cpu", "gpu"]
 DEFAULT_RULE = "default"
 LAYER_OUTPUTS_RULE = "layer_outputs"
 RESERVED_RULE_NAMES = (DEFAULT_RULE, LAYER_OUTPUTS_RULE)
-
-_NOWHERE = Span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class CountRange:
 
 @dataclass(frozen=True, slots=True)
 class ModulePattern:
-    """A glob over module names; ``inside`` matches the part of the name below the layer instead of all of it."""
+    """A glob over module names; with ``inside``, over the part of the name below the layer."""
 
     glob: Glob
     inside: bool = False
@@ -107,7 +105,7 @@ class Match:
     layout: Layout = "any"
     dtype: tuple[str, ...] = ()
     negated: Match | None = None
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +132,8 @@ class Rule:
     expect: RuleExpect = RuleExpect()
     tier: Tier = "host"
     inherited: bool = field(default=False, compare=False)
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
-    expect_span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+    expect_span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +148,18 @@ class Activations:
     layer_outputs: LayerOutputs | None = None
     layers_of: tuple[Glob, ...] | None = None
     rules: tuple[Rule, ...] = ()
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """Optimizer state on the host: the share of it (0 to 1), overlap with the step, and where the step runs."""
+    """Optimizer state on the host: its share (0 to 1), overlap with the step, where the step runs."""
 
     offload_fraction: float
     overlap: bool = False
     step_device: StepDevice = "cpu"
     tier: Tier = "host"
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ class Gradients:
 
     offload: bool
     tier: Tier = "host"
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,7 @@ class Parameters:
     layers: tuple[LayerRange, ...] = ()
     double_buffering: bool = False
     tier: Tier = "host"
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,7 @@ class Expect:
     """What the run has to show: ``moved`` bounds the bytes offloaded per step."""
 
     moved: CountRange | None = None
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """From a source (path, shipped name, data) to one merged document: bases, overrides, and what was found.
 
-Merging: mappings by key, lists replace; ``requires`` is one condition and replaces the base's. Rules: own, then the
-last base's, back to the first's; a rule of the same name replaces the inherited one, at the child's position.
+Merging: mappings by key, lists replace; ``requires`` is one condition and replaces the base's. Rules: own,
+then the last base's, back to the first's; a rule of the same name replaces the inherited one, at the child's
+position.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from offload_runtime.document import (
 )
 from offload_runtime.errors import Diagnostic, Span, UnreadableError, sorted_diagnostics
 from offload_runtime.findings import Findings
+from offload_runtime.op_names import op_hint
 from offload_runtime.overrides import OVERRIDE_FILE, apply_override, parse_overrides
 from offload_runtime.policy import RESERVED_RULE_NAMES, Policy
-from offload_runtime.policy_reading import glob_hint, op_hint, read_policy_tree
+from offload_runtime.policy_reading import glob_hint, read_policy_tree
 from offload_runtime.shape import Hint, check_shape, load_schema
 from offload_runtime.shipped import locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
@@ -132,7 +134,8 @@ class _Loader:
         if not isinstance(root, MapNode):
             return None
         self._check_rule_names(root)
-        # Values are checked file by file, so that a base's finding names the base even where a child replaces it.
+        # Values are checked file by file, so that a base's finding names the base even where a child replaces
+        # it.
         read_policy_tree(root, self.findings)
         own_rules = frozenset(_rules_by_name(root))
         merged = MapNode({}, {}, root.span)
@@ -189,12 +192,22 @@ def _check_complete(root: MapNode, findings: Findings) -> None:
     for section, key in NEEDED_KEYS.items():
         node = root.get(section)
         if isinstance(node, MapNode) and key not in node.entries:
-            findings.add(root.key_span(section), "POL132", f"{section} has no {key}, here or in a base",
-                         f"add {key}: ...", path=section)  # fmt: skip
+            findings.add(
+                root.key_span(section),
+                "POL132",
+                f"{section} has no {key}, here or in a base",
+                f"add {key}: ...",
+                path=section,
+            )
     # Without extends the schema has said so already.
     if "extends" in root.entries and not any(section in root.entries for section in SECTIONS):
-        findings.add(root.key_span("extends"), "POL131", "neither this policy nor a base says anything about state",
-                     f"add one of {', '.join(SECTIONS)}", path="extends")  # fmt: skip
+        findings.add(
+            root.key_span("extends"),
+            "POL131",
+            "neither this policy nor a base says anything about state",
+            f"add one of {', '.join(SECTIONS)}",
+            path="extends",
+        )
 
 
 def _merge(base: MapNode, child: MapNode) -> MapNode:

@@ -1,18 +1,18 @@
 """From a document whose shape holds to the typed policy.
 
-Values that failed before are invalid nodes: they read as absent. What a schema cannot say (a size that is not a
-whole number of bytes, an operator that does not exist) is found here.
+Values that failed before are invalid nodes: they read as absent. What a schema cannot say (a size that is not
+a whole number of bytes, an operator that does not exist) is found here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from offload_runtime.document import InvalidNode, ListNode, MapNode, Node, ScalarNode
+from offload_runtime.document import ListNode, MapNode, Node, ScalarNode
 from offload_runtime.errors import Span
 from offload_runtime.findings import Findings
-from offload_runtime.op_classes import OP_CLASSES, TABLE_NAMESPACES, overload_table
+from offload_runtime.op_names import check_op
 from offload_runtime.patterns import Glob, LayerRange, parse_glob, parse_layers
 from offload_runtime.policy import (
     Activations,
@@ -30,7 +30,6 @@ from offload_runtime.policy import (
     Schedule,
 )
 from offload_runtime.predicates import OPERATORS, AllOf, AnyOf, Comparison, Not, Predicate, Scalar
-from offload_runtime.shape import did_you_mean
 from offload_runtime.units import parse_percent, parse_size
 
 T = TypeVar("T")
@@ -78,14 +77,19 @@ def read_rule(node: Node, findings: Findings, *, inherited: bool = False) -> Rul
 
 
 def _read_rule_expect(node: MapNode, optional: bool, findings: Findings) -> RuleExpect:
-    """Read ``expect``; where it does not bound matches from below, one match is expected, none if optional."""
+    """Read ``expect``; unless it says how many matches at least, that is one, or none if optional."""
     expect = _mapping(node, "expect")
     given = expect.get("matches")
     counts = _read_counts(given, findings) or CountRange()
     if optional and isinstance(given, MapNode) and "min" in given.entries:
         hint = "keep one: optional means that matching nothing is fine"
-        findings.add(given.key_span("min"), "POL125", "an optional rule cannot expect a number of matches", hint,
-                     path=given.path)  # fmt: skip
+        findings.add(
+            given.key_span("min"),
+            "POL125",
+            "an optional rule cannot expect a number of matches",
+            hint,
+            path=given.path,
+        )
     least = 0 if optional or counts.max == 0 else 1
     matches = counts if counts.min is not None else CountRange(least, counts.max)
     return RuleExpect(matches, _read_counts(expect.get("layers"), findings))
@@ -128,32 +132,6 @@ def read_predicate(node: Node) -> Predicate | None:
     return None
 
 
-def check_op(node: Node, name: str, findings: Findings) -> None:
-    """Report ``name`` when it is neither an op class nor an overload that a supported torch has."""
-    namespace, *rest = name.split(".")
-    if name in OP_CLASSES:
-        return
-    if not rest:
-        hint = did_you_mean(name, OP_CLASSES) or f"op classes: {', '.join(OP_CLASSES)}"
-        findings.add(node, "POL120", f"there is no op class {name!r}", hint)
-    elif namespace in TABLE_NAMESPACES and name not in overload_table():
-        findings.add(node, "POL121", f"torch 2.11 and 2.13 have no overload {name!r}", _overload_hint(name))
-    elif len(rest) == 1 and namespace != "higher_order":
-        hint = f"name the overload too, such as {name}.default"
-        findings.add(node, "POL121", f"{name!r} is an operator without its overload", hint)
-
-
-def op_hint(value: object) -> str | None:
-    """Suggest an op class or overload for something that is neither."""
-    if not isinstance(value, str):
-        return None
-    if "::" in value:
-        return f"write {value.replace('::', '.')}{'' if '.' in value.split('::')[-1] else '.default'}"
-    if value.startswith("torch.ops."):
-        return f"write {value.removeprefix('torch.ops.')}"
-    return did_you_mean(value, OP_CLASSES)
-
-
 def glob_hint(value: object) -> str | None:
     """Say what is wrong with a module pattern."""
     try:
@@ -163,17 +141,6 @@ def glob_hint(value: object) -> str | None:
     return None
 
 
-def _overload_hint(name: str) -> str | None:
-    namespace, stem, *_ = name.split(".")
-    siblings = [known for known in overload_table() if known.startswith(f"{namespace}.{stem}.")]
-    usable = [known for known in siblings if not known.split(".")[2].endswith("out")]
-    if usable:
-        return f"overloads of {namespace}.{stem}: {', '.join(usable[:8])}"
-    return did_you_mean(
-        name, (known for known in overload_table() if known.startswith(f"{namespace}.{stem[:1]}"))
-    )
-
-
 def _read_op(node: ScalarNode, findings: Findings) -> str:
     check_op(node, str(node.value), findings)
     return str(node.value)
@@ -181,14 +148,10 @@ def _read_op(node: ScalarNode, findings: Findings) -> str:
 
 def _read_limits(node: MapNode, findings: Findings) -> Limits:
     overhead = _parsed(node.get("step_overhead"), parse_percent, "POL105", findings, words=("unlimited",))
-    peak: int | Literal["auto"] | None = None
-    if _value(node.get("device_peak")) == "auto":
-        peak = "auto"
-    else:
-        peak = _size(node.get("device_peak"), findings)
+    peak = node.get("device_peak")
     return Limits(
         budget=_size(node.get("budget"), findings),
-        device_peak=peak,
+        device_peak="auto" if _value(peak) == "auto" else _size(peak, findings),
         host=_size(node.get("host"), findings),
         step_overhead=float(overhead) if overhead is not None else None,
     )

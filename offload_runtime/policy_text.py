@@ -1,4 +1,4 @@
-"""A typed policy as YAML, bases merged in and defaults left out: what it means, in the words it is written in.
+"""A typed policy as YAML, bases merged in and defaults left out: its meaning in the words of a file.
 
 Reading the text gives the same policy back, so it also serves as the canonical content that is hashed.
 """

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from offload_runtime.errors import Span
+from offload_runtime.errors import NOWHERE, Span
 from offload_runtime.units import parse_size
 
 Operator = Literal["is", "lt", "le", "gt", "ge", "in"]
@@ -30,7 +30,7 @@ class Comparison:
     fact: str
     operator: Operator
     value: Scalar | tuple[Scalar, ...]
-    span: Span = field(default=Span(), compare=False, repr=False)
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Check a document against a JSON Schema (draft-07), with findings that point at the value and say what fits.
 
-This walks the subset of draft-07 that the project's schemas use (``SUPPORTED_KEYWORDS``; a test holds them to it
-and to what ``jsonschema`` accepts). It is here for its messages and its speed: importing ``jsonschema`` alone would
-take a good part of the half second that ``offload validate`` has.
+This walks the subset of draft-07 that the project's schemas use (``SUPPORTED_KEYWORDS``; a test holds them to
+it and to what ``jsonschema`` accepts). It is here for its messages and its speed: importing ``jsonschema``
+alone would take a good part of the half second that ``offload validate`` has.
 
-Three annotations steer the messages: ``x-code`` (the code of a failure here), ``x-expected`` (what fits, in words)
-and ``x-hint`` (the name of a function that looks at the value and suggests a cure).
+Three annotations steer the messages: ``x-code`` (the code of a failure here), ``x-expected`` (what fits, in
+words) and ``x-hint`` (the name of a function that looks at the value and suggests a cure).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from offload_runtime.document import InvalidNode, ListNode, MapNode, Node, ScalarNode, child_path
-from offload_runtime.errors import Diagnostic, Span
+from offload_runtime.errors import Diagnostic
 
 Schema = Mapping[str, Any]
 Hint = Callable[[Any], str | None]
@@ -30,10 +30,27 @@ ANNOTATIONS = frozenset(
     {"$schema", "$id", "title", "description", "definitions", "x-code", "x-expected", "x-hint"}
 )
 SUPPORTED_KEYWORDS = ANNOTATIONS | {
-    "$ref", "type", "enum", "const", "anyOf", "allOf", "properties", "required", "additionalProperties",
-    "minProperties", "maxProperties", "items", "minItems", "maxItems", "uniqueItems", "minimum", "maximum",
-    "pattern", "minLength", "maxLength",
-}  # fmt: skip
+    "$ref",
+    "type",
+    "enum",
+    "const",
+    "anyOf",
+    "allOf",
+    "properties",
+    "required",
+    "additionalProperties",
+    "minProperties",
+    "maxProperties",
+    "items",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minimum",
+    "maximum",
+    "pattern",
+    "minLength",
+    "maxLength",
+}
 
 _TYPE_WORDS = {
     "object": "a mapping",
@@ -47,7 +64,7 @@ _TYPE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One mismatch. ``path`` is that of the value that cannot be used; None where the value around it can be."""
+    """One mismatch; ``path`` is that of the value that cannot be used, None where the value still can."""
 
     diagnostic: Diagnostic
     path: str | None
@@ -65,8 +82,8 @@ def check_shape(
 ) -> tuple[Node, tuple[Diagnostic, ...]]:
     """Compare ``root`` with ``schema``.
 
-    Returns what is left when the values that failed are made invalid and unknown keys are dropped, so that later
-    checks can go on with the rest, and the findings.
+    Returns what is left when the values that failed are made invalid and unknown keys are dropped, so that
+    later checks can go on with the rest, and the findings.
     """
     failures = _Checker(schema, hints or {}).check(root, schema)
     broken = {failure.path for failure in failures if failure.path is not None}

@@ -1,7 +1,7 @@
 """Where policies come from: the shipped ones by name, others by path.
 
-Findings name a shipped file ``policies/NAME/policy.yaml`` wherever it is installed, so that output does not depend on
-the machine.
+Findings name a shipped file ``policies/NAME/policy.yaml`` wherever it is installed, so that output does not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _YAML_SUFFIXES = (".yaml", ".yml", ".json")
 
 @lru_cache(maxsize=1)
 def policies_directory() -> Path:
-    """Return the folder of the shipped policies: inside the installed package, else beside it in a checkout."""
+    """Return the folder of the shipped policies: in the installed package, or beside it in a checkout."""
     package = Path(__file__).parent
     installed = package / "policies"
     return installed if installed.is_dir() else package.parent / "policies"
@@ -37,8 +37,8 @@ def shipped_policies() -> tuple[str, ...]:
 def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, str]:
     """Return the path of a policy, and the name by which findings call it.
 
-    ``reference`` is a path (of a file, or of a folder with a policy.yaml) or the name of a shipped policy. A path is
-    relative to the file ``beside``, if given. Raises UnreadableError when there is no such policy.
+    ``reference`` is a path (of a file, or of a folder with a policy.yaml) or the name of a shipped policy. A
+    path is relative to the file ``beside``, if given. Raises UnreadableError when there is no such policy.
     """
     if not _is_path(reference):
         if reference in shipped_policies():

@@ -1,7 +1,7 @@
 """Strict YAML: the common ground of YAML 1.1 and 1.2, with the place of every value.
 
-Works on the parser's events, so nothing is ever constructed, expanded or resolved by rules of its own. Every refusal
-is a finding with line, column and cure; reading goes on after it where it can.
+Works on the parser's events, so nothing is ever constructed, expanded or resolved by rules of its own. Every
+refusal is a finding with line, column and cure; reading goes on after it where it can.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def read_yaml_file(path: Path, *, file: str | None = None) -> Document:
 def read_yaml(text: str, file: str | None, *, root_path: str = "", first_line: int = 1) -> Document:
     """Read the text of one document strictly.
 
-    ``root_path`` and ``first_line`` place a fragment (a value given on the command line). Raises UnreadableError as
-    :func:`read_yaml_file` does.
+    ``root_path`` and ``first_line`` place a fragment (a value given on the command line). Raises
+    UnreadableError as :func:`read_yaml_file` does.
     """
     return _Reader(text, file, first_line).read(root_path)
 
 
 def is_invisible(character: str) -> bool:
-    """Tell whether ``character`` (not a line feed) can hide in text: controls, formats, odd spaces, fillers."""
+    """Tell whether ``character`` (not a line feed) can hide in text: a control, format, odd space, filler."""
     if character == " ":
         return False
     return unicodedata.category(character) in _INVISIBLE_CATEGORIES or _IGNORABLE.match(character) is not None
@@ -105,7 +105,7 @@ class _Reader:
     # Characters
 
     def _checked_characters(self, text: str) -> str:
-        """Report characters that hide or divide readers, and put a blank in their place so that columns stay."""
+        """Report characters that hide, and put a blank in their place so that columns stay."""
         pieces, end = [], 0
         for match in _NOT_PLAIN_ASCII.finditer(text):
             character = match.group()
@@ -217,8 +217,8 @@ class _Reader:
                 return InvalidNode(span, path)
             return ScalarNode(value, span, path)
         if event.style == '"':
-            source = self.text[event.start_mark.index : event.end_mark.index]
-            if re.search(r"(?<!\\)(\\\\)*\\/", source):
+            start, end = _extent(event)
+            if re.search(r"(?<!\\)(\\\\)*\\/", self.text[start:end]):
                 self._report(
                     span, "YAML037", "escape \\/ is unknown to readers of YAML 1.1", "write / alone", path
                 )
@@ -230,7 +230,7 @@ class _Reader:
 
     def _hides_something(self, event: Event) -> bool:
         """Tell whether a character that was reported lies inside ``event``."""
-        start, end = event.start_mark.index, event.end_mark.index
+        start, end = _extent(event)
         return any(start <= offset < end for offset in self.bad_offsets)
 
     def _refuse_properties(self, event: Any, span: Span) -> bool:
@@ -266,6 +266,7 @@ class _Reader:
 
     def _span(self, event: Event) -> Span:
         mark = event.start_mark
+        assert mark is not None
         return Span(self.file, mark.line + self.first_line, mark.column + 1)
 
     def _syntax_finding(self, error: yaml.YAMLError) -> Diagnostic:
@@ -279,6 +280,12 @@ class _Reader:
         message = f"not YAML: {problem}{f' ({context})' if context else ''}"
         span = Span(self.file, mark.line + self.first_line, mark.column + 1)
         return Diagnostic.at(span, "YAML010", message, hint=_syntax_hint(line, mark.column))
+
+
+def _extent(event: Event) -> tuple[int, int]:
+    """Return the offsets of the event's first character and of the one after its last."""
+    assert event.start_mark is not None and event.end_mark is not None
+    return event.start_mark.index, event.end_mark.index
 
 
 def _events(text: str) -> Iterator[Event]:

@@ -1,7 +1,7 @@
 """Merge the overloads of the installed torch into ``offload_runtime/data/overloads.txt``.
 
-Run it once under each supported torch: rows of other versions stay. ``--check`` writes nothing and fails when the
-rows of the installed version differ.
+Run it once under each supported torch: rows of other versions stay. ``--check`` writes nothing and fails when
+the rows of the installed version differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def installed_overloads() -> dict[str, str]:
     stems = {name.split(".")[1] for name in pointwise}
     for name, found in traits.items():
         namespace, stem, overload = name.split(".")
-        if f"aten.{stem.removesuffix('_')}.{overload}" in pointwise or (namespace == "prims" and stem in stems):
+        if f"aten.{stem.removesuffix('_')}.{overload}" in pointwise or (
+            namespace == "prims" and stem in stems
+        ):
             traits[name] = found | {"pointwise"}
     return {name: op_class_of(name, found) for name, found in traits.items()}
 
@@ -66,7 +68,7 @@ def main(arguments: list[str]) -> int:
     listed = {name: op_class for name, (op_class, versions) in table.items() if version in versions}
     if "--check" in arguments:
         differing = sorted(set(listed.items()) ^ set(installed.items()))
-        print("\n".join(f"{name} {op_class}" for name, op_class in differing), file=sys.stderr)
+        sys.stderr.writelines(f"{name} {op_class}\n" for name, op_class in differing)
         return 1 if differing else 0
     versions_of = {name: set(versions) - {version} for name, (_, versions) in table.items()}
     for name in installed:
