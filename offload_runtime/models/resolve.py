@@ -98,7 +98,7 @@ def _builder(spec: str) -> Callable[[ModelRequest], ModelUnderTest]:
 
 def unknown_model(spec: str) -> RefusedError:
     """Say that ``spec`` names no model, with the nearest name that does."""
-    name = spec.partition(":")[2] or spec.partition(":")[0]
+    name = spec.rpartition(":")[2]
     close = difflib.get_close_matches(name.lower(), BUILTINS, n=1, cutoff=0.5)
     if close:
         hint = f"did you mean builtin:{close[0]}?"
