@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
 from offload_runtime.findings import raise_errors
-from offload_runtime.judgement import judge_rules
+from offload_runtime.judgement import judge_matches
 from offload_runtime.matching import ALL_KEYS, SavedActivation, UnknownKeyError, matches
 from offload_runtime.meaning import check_meaning
 from offload_runtime.policy import Action, Activations, Policy, Rule
@@ -179,20 +179,6 @@ def decide_without_rules(activations: Activations | None, activation: SavedActiv
     if activation.crosses_layer and activations.layer_outputs is not None:
         return Decision(activations.layer_outputs, source="layer_outputs")
     return Decision(activations.default, source="default")
-
-
-def judge_matches(policy: CompiledPolicy, activations: Sequence[SavedActivation]) -> tuple[Diagnostic, ...]:
-    """Judge, once every activation of the model is known, whether the policy's rules did something.
-
-    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule
-    that matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An
-    error lists what there was to match.
-    """
-    if policy.function is not None:
-        return ()
-    return judge_rules(
-        policy.policy, [(activation, policy.matches(activation)) for activation in activations]
-    )
 
 
 def _compiled(policy: Policy | None, diagnostics: tuple[Diagnostic, ...]) -> CompiledPolicy:

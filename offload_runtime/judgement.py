@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Protocol
 
 from offload_runtime.errors import Diagnostic, sorted_diagnostics
 from offload_runtime.matching import SavedActivation, matches
@@ -16,6 +17,29 @@ Matched = tuple[SavedActivation, tuple[str, ...]]
 
 MAX_LISTED = 12
 _NO_CONDITION = Match()
+
+
+class MatchingPolicy(Protocol):
+    """What is judged: a compiled policy."""
+
+    @property
+    def policy(self) -> Policy:
+        """The typed policy."""
+
+    def matches(self, activation: SavedActivation, /) -> tuple[str, ...]:
+        """Return the names of all rules that match, in order."""
+
+
+def judge_matches(policy: MatchingPolicy, activations: Sequence[SavedActivation]) -> tuple[Diagnostic, ...]:
+    """Judge, once every activation of the model is known, whether the policy's rules did something.
+
+    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule that
+    matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An error
+    lists what there was to match.
+    """
+    return judge_rules(
+        policy.policy, [(activation, policy.matches(activation)) for activation in activations]
+    )
 
 
 def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:
