@@ -33,9 +33,9 @@ class MatchingPolicy(Protocol):
 def judge_matches(policy: MatchingPolicy, activations: Sequence[SavedActivation]) -> tuple[Diagnostic, ...]:
     """Judge, once every activation of the model is known, whether the policy's rules did something.
 
-    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule that
-    matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An error
-    lists what there was to match.
+    Errors: a rule that matched nothing (unless optional or inherited), ``expect`` missed. Warnings: a rule
+    that matched but decided nothing, with the rule that shadows it; a long defer on a mixture of experts. An
+    error lists what there was to match.
     """
     return judge_rules(
         policy.policy, [(activation, policy.matches(activation)) for activation in activations]
@@ -43,7 +43,7 @@ def judge_matches(policy: MatchingPolicy, activations: Sequence[SavedActivation]
 
 
 def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:
-    """Return errors for rules that matched too little or too much, warnings for those that decided nothing.
+    """Judge as :func:`judge_matches` does.
 
     ``matched`` pairs each activation with the names of all rules that match it, in order.
     """

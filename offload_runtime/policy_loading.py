@@ -29,7 +29,7 @@ from offload_runtime.overrides import OVERRIDE_FILE, apply_override, parse_overr
 from offload_runtime.policy import RESERVED_RULE_NAMES, Policy
 from offload_runtime.policy_reading import glob_hint, read_policy_tree
 from offload_runtime.shape import Hint, check_shape, load_schema
-from offload_runtime.shipped import locate_policy
+from offload_runtime.shipped import find_source, locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
 from offload_runtime.units import size_hint
 
@@ -72,9 +72,9 @@ POLICY_HINTS: Mapping[str, Hint] = {
 
 
 def read_policy(
-    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()
+    source: str | Path | Mapping[str, Any] | Document, overrides: Mapping[str, Any] | Sequence[str] = ()
 ) -> PolicyReading:
-    """Read a policy from a path, a shipped name or a mapping; findings are returned, never raised."""
+    """Read a policy from a path, a shipped name, data or a document; findings are returned, never raised."""
     loader = _Loader()
     tree = loader.load(source)
     if tree is None:
@@ -98,7 +98,10 @@ class _Loader:
         self.findings = Findings()
         self.loaded: dict[str, _Tree | None] = {}
 
-    def load(self, source: str | Path | Mapping[str, Any]) -> _Tree | None:
+    def load(self, source: str | Path | Mapping[str, Any] | Document) -> _Tree | None:
+        if isinstance(source, Document):
+            chain = (os.path.realpath(find_source(source.file)),) if source.file is not None else ()
+            return self._merged(source, chain)
         try:
             if isinstance(source, Mapping):
                 return self._merged(document_from_data(source), ())

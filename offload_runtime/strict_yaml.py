@@ -284,8 +284,10 @@ class _Reader:
 
 def _extent(event: Event) -> tuple[int, int]:
     """Return the offsets of the event's first character and of the one after its last."""
-    assert event.start_mark is not None and event.end_mark is not None
-    return event.start_mark.index, event.end_mark.index
+    start, end = event.start_mark, event.end_mark
+    assert start is not None
+    assert end is not None
+    return start.index, end.index
 
 
 def _events(text: str) -> Iterator[Event]:

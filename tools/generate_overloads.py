@@ -1,7 +1,7 @@
 """Merge the overloads of the installed torch into ``offload_runtime/data/overloads.txt``.
 
-Run it once under each supported torch: rows of other versions stay. ``--check`` writes nothing and fails when the
-rows of the installed version differ.
+Run it once under each supported torch: rows of other versions stay. ``--check`` writes nothing and fails when
+the rows of the installed version differ.
 """
 
 from __future__ import annotations
@@ -39,13 +39,26 @@ def installed_overloads() -> dict[str, str]:
     return overloads
 
 
+def differences(installed: dict[str, str], version: str) -> set[str]:
+    """Return the overloads whose row in the table is not what the installed torch says.
+
+    Where tags changed between versions, the row holds the newest version's class.
+    """
+    rows = {name: row for name, row in overload_table().items() if version in row[1]}
+    changed = {
+        name
+        for name, (op_class, versions) in rows.items()
+        if versions[-1] == version and installed.get(name) != op_class
+    }
+    return changed | (set(rows) ^ set(installed))
+
+
 def main(arguments: list[str]) -> int:
     version, installed = installed_version(), installed_overloads()
     table = overload_table() if OVERLOADS_FILE.exists() else {}
     if "--check" in arguments:
-        listed = {name: op_class for name, (op_class, versions) in table.items() if version in versions}
-        differing = sorted(set(listed.items()) ^ set(installed.items()))
-        sys.stderr.writelines(f"{name} {op_class}\n" for name, op_class in differing)
+        differing = sorted(differences(installed, version))
+        sys.stderr.writelines(f"{name}\n" for name in differing)
         return 1 if differing else 0
     versions_of = {name: set(versions) - {version} for name, (_, versions) in table.items()}
     for name in installed:

@@ -1,0 +1,84 @@
+"""What each front end (and, later, export target) cannot honour, as a table of clauses.
+
+A clause that is given and not honoured is refused by name, with its line, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from offload_runtime.errors import Diagnostic
+from offload_runtime.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClause:
+    """A clause that a target cannot honour: where it stands, when it is given, why not, and the cure."""
+
+    path: str
+    is_given: Callable[[Policy], bool]
+    reason: str
+    cure: str
+
+
+_SECTIONS_NOT_HONOURED = tuple(
+    RefusedClause(section, is_given, f"{section} is not honoured by this runtime yet", f"remove {section}")
+    for section, is_given in (
+        ("optimizer_state", lambda policy: policy.optimizer_state is not None),
+        ("gradients", lambda policy: policy.gradients is not None),
+        ("parameters", lambda policy: policy.parameters is not None),
+    )
+)
+_PLANNER_NEEDED = (
+    RefusedClause(
+        "schedule.select",
+        lambda policy: policy.schedule.select == "planned",
+        "select: planned is not available yet",
+        "write select: largest_first",
+    ),
+    RefusedClause(
+        "schedule.defer",
+        lambda policy: policy.schedule.defer == "auto",
+        "defer: auto needs the planner, which is not available yet",
+        "give a number of layers",
+    ),
+    RefusedClause(
+        "schedule.prefetch",
+        lambda policy: policy.schedule.prefetch == "auto",
+        "prefetch: auto needs the planner, which is not available yet",
+        "give a number of layers",
+    ),
+)
+_ACTIVATIONS_NEEDED = (
+    RefusedClause(
+        "name",
+        lambda policy: policy.activations is None,
+        "the policy says nothing about activations, which is all that this front end acts on",
+        "add activations: {default: auto}",
+    ),
+)
+_RUNTIME = _SECTIONS_NOT_HONOURED + _PLANNER_NEEDED + _ACTIVATIONS_NEEDED
+
+TARGETS: Mapping[str, tuple[RefusedClause, ...]] = MappingProxyType({"graph": _RUNTIME, "inductor": _RUNTIME})
+
+
+def check_target(policy: Policy, target: str) -> tuple[Diagnostic, ...]:
+    """Return an error for each clause of ``policy`` that ``target`` cannot honour.
+
+    Raises ValueError for a target that is not in ``TARGETS``.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r}")
+    return tuple(
+        Diagnostic.at(
+            policy.span_of(clause.path),
+            "POL190",
+            f"{target} cannot honour {clause.path}: {clause.reason}",
+            path=clause.path,
+            hint=clause.cure,
+        )
+        for clause in TARGETS[target]
+        if clause.is_given(policy)
+    )

@@ -1,0 +1,111 @@
+"""Check files: what ``offload validate`` does. One function per kind of document, none imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offload_runtime.document import Document, MapNode, ScalarNode
+from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
+from offload_runtime.meaning import check_meaning
+from offload_runtime.policy_loading import read_policy
+from offload_runtime.policy_tests import check_test_document
+from offload_runtime.shape import did_you_mean
+from offload_runtime.shipped import locate_policy
+from offload_runtime.strict_yaml import read_yaml_file
+from offload_runtime.targets import check_target
+
+
+Overrides = Mapping[str, Any] | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What was found in one file. ``kind`` is None where the file does not say a kind that exists."""
+
+    file: str
+    kind: str | None
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether no finding is an error."""
+        return not any(diagnostic.is_error for diagnostic in self.diagnostics)
+
+
+def validate_file(
+    reference: str,
+    *,
+    target: str | None = None,
+    overrides: Overrides = (),
+) -> FileVerdict:
+    """Check one document: shape, meaning, limits; with ``target``, what that front end cannot honour.
+
+    ``reference`` is a path or the name of a shipped policy. Findings are returned, never raised; ValueError
+    for a target that does not exist.
+    """
+    try:
+        path, name = locate_policy(reference)
+        document = read_yaml_file(path, file=name)
+    except UnreadableError as error:
+        return FileVerdict(reference, None, sorted_diagnostics(error.diagnostics))
+    kind = document_kind(document)
+    if kind is None or kind not in CHECKS:
+        finding = _unknown_kind(document, kind)
+        return FileVerdict(name, None, sorted_diagnostics([*document.diagnostics, finding]))
+    return FileVerdict(name, kind, CHECKS[kind](document, target, overrides))
+
+
+def document_kind(document: Document) -> str | None:
+    """Return the ``kind`` that a document states."""
+    root = document.root
+    kind = root.get("kind") if isinstance(root, MapNode) else None
+    return kind.value if isinstance(kind, ScalarNode) and isinstance(kind.value, str) else None
+
+
+def validate_policy(
+    source: str | Path | Mapping[str, Any] | Document,
+    *,
+    target: str | None = None,
+    overrides: Overrides = (),
+) -> tuple[Diagnostic, ...]:
+    """Return every finding about a policy, warnings included."""
+    reading = read_policy(source, overrides)
+    findings = reading.diagnostics
+    if reading.policy is None:
+        return findings
+    is_whole = not any(diagnostic.is_error for diagnostic in findings)
+    findings += check_meaning(reading.policy, is_whole=is_whole)
+    if target is not None:
+        findings += check_target(reading.policy, target)
+    return sorted_diagnostics(findings)
+
+
+def _check_policy(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+    return validate_policy(document, target=target, overrides=overrides)
+
+
+def _check_test(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+    return check_test_document(document)
+
+
+CHECKS: Mapping[str, Callable[[Document, str | None, Overrides], tuple[Diagnostic, ...]]] = {
+    "Policy": _check_policy,
+    "PolicyTest": _check_test,
+}
+
+
+def _unknown_kind(document: Document, kind: str | None) -> Diagnostic:
+    root = document.root
+    if not isinstance(root, MapNode):
+        return Diagnostic.at(
+            root.span, "POL102", "expected a mapping", hint="start with apiVersion: offload/v1"
+        )
+    kinds = ", ".join(CHECKS)
+    if "kind" not in root.entries:
+        return Diagnostic.at(root.span, "POL101", "key 'kind' is missing", hint=f"kind is one of {kinds}")
+    hint = did_you_mean(kind, CHECKS) if kind is not None else None
+    message = f"kind is one of {kinds}, not {kind!r}" if kind is not None else f"kind is one of {kinds}"
+    return Diagnostic.at(root.entries["kind"].span, "POL111", message, path="kind", hint=hint)
