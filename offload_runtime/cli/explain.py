@@ -1,0 +1,73 @@
+"""`offload explain`: what a policy does with each saved tensor of a model, and why."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import click
+
+from offload_runtime.cli.options import (
+    ModelOptions,
+    format_option,
+    mode_option,
+    model_options,
+    model_request,
+    set_option,
+)
+from offload_runtime.cli.outcome import EXIT_FINDINGS, Outcome
+from offload_runtime.cli.progress import shown_progress
+from offload_runtime.compiler import load_policy
+from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanation_data, render_explanation
+
+
+@click.command()
+@click.argument("policy")
+@model_options
+@mode_option
+@click.option(
+    "--by",
+    type=click.Choice(GROUPINGS),
+    default="rule",
+    show_default=True,
+    help="One row for each rule, layer or tensor.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show N rows, under --by tensor the largest. JSON always holds every tensor.",
+)
+@set_option
+@format_option()
+def command(
+    policy: str,
+    mode: str,
+    by: Grouping,
+    limit: int | None,
+    overrides: tuple[str, ...],
+    **model: Unpack[ModelOptions],
+) -> Outcome:
+    """Say for each saved tensor of a model what POLICY does with it, by which rule, and why.
+
+    POLICY is a path or the name of a shipped policy (`offload list policies`). The model is compiled under
+    the policy and runs one step. Fates: save, recompute, offload, or skip (a parameter, an input, an output).
+
+    \b
+    Example:
+      offload explain balanced --model builtin:llama-tiny --by tensor --limit 20
+    """
+    compiled = load_policy(policy, overrides=overrides)
+    # From here on torch is needed; a policy with a mistake in it has been refused without.
+    from offload_runtime.models.explanation import explain_policy
+
+    request = model_request(model)
+    with shown_progress() as advance:
+        report = explain_policy(request, compiled, mode=mode, progress=advance)
+    findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
+    return Outcome(
+        data=explanation_data(report),
+        text=render_explanation(report, request.spec, by=by, limit=limit),
+        diagnostics=findings,
+        exit_code=EXIT_FINDINGS if any(finding.is_error for finding in findings) else 0,
+        next=(f"offload apply {policy} --model {request.spec}",),
+    )

@@ -1,0 +1,120 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import click
+
+from offload_runtime.models.catalog import DTYPES, OPTIMIZERS
+
+if TYPE_CHECKING:
+    from offload_runtime.models.resolve import ModelRequest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MODES = ("graph", "inductor")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class ModelOptions(TypedDict):
+    """What `model_options` hands to a command: the fields of a `ModelRequest`."""
+
+    spec: str
+    batch: int | None
+    seq: int | None
+    layers: int | None
+    dtype: str | None
+    optimizer: str | None
+    device: str
+    seed: int
+
+
+def format_option(*formats: str) -> Callable[[Command], Command]:
+    """Declare `--format`, with `text`, `json` and the given further formats.
+
+    The value is read in `program.run`, before click parses anything, because a usage error must come in
+    the format that was asked for; here it is only checked and documented.
+    """
+    return click.option(
+        "--format",
+        type=click.Choice(["text", "json", *formats]),
+        default="text",
+        show_default=True,
+        expose_value=False,
+        help="Text for people, or one document on stdout, for errors too.",
+    )
+
+
+def set_option(command: Command) -> Command:
+    """Declare the repeatable `--set KEY=VALUE`, checked like the policy file itself."""
+    return click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Override one value of the policy, such as limits.budget=8GiB. Repeatable.",
+    )(command)
+
+
+def mode_option(command: Command) -> Command:
+    """Declare `--mode`, the front end that runs the graphs."""
+    return click.option(
+        "--mode",
+        type=click.Choice(MODES),
+        default="graph",
+        show_default=True,
+        help="graph runs the joint graph as captured, inductor compiles it.",
+    )(command)
+
+
+def model_options(command: Command) -> Command:
+    """Declare what chooses and shapes the model that a policy is tried on."""
+    for option in reversed(_MODEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def model_request(options: ModelOptions) -> ModelRequest:
+    """Return what `options` ask for, with the device chosen. Imports torch.
+
+    Raises RefusedError for a device that is not there.
+    """
+    from offload_runtime.models.devices import choose_device
+    from offload_runtime.models.resolve import ModelRequest
+
+    return ModelRequest(**{**options, "device": choose_device(options["device"])})
+
+
+_COUNT = click.IntRange(min=1)
+_MODEL_OPTIONS = (
+    click.option(
+        "--model",
+        "spec",
+        required=True,
+        metavar="MODEL",
+        help="builtin:NAME (see `offload list models`), hf:PATH of a local config.json, or "
+        "package.module:function that returns (module, example_args) or (module, example_args, loss_fn).",
+    ),
+    click.option("--batch", type=_COUNT, metavar="N", help="Sequences or images in a batch."),
+    click.option("--seq", type=_COUNT, metavar="N", help="Tokens in a sequence."),
+    click.option("--layers", type=_COUNT, metavar="N", help="Layers of the model."),
+    click.option("--dtype", type=click.Choice(DTYPES), help="Type of parameters and activations."),
+    click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Optimizer that trains the model."),
+    click.option(
+        "--device",
+        type=click.Choice(DEVICES),
+        default="auto",
+        show_default=True,
+        help="auto takes an accelerator where there is one.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Seed of weights and data.",
+    ),
+)
