@@ -60,7 +60,8 @@ def tabulate_layers(
 ) -> LayerTable:
     """Number the layers that hold ``modules``, stack by stack in order of first appearance.
 
-    Within a stack the elements keep the order in which they execute.
+    Within a stack the elements keep the order in which they execute. A stack of one element is no
+    repetition, unless the model has no other.
     """
     stacks: dict[str, list[str]] = {}
     for module in modules:
@@ -69,5 +70,6 @@ def tabulate_layers(
             elements = stacks.setdefault(path.rpartition(".")[0], [])
             if path not in elements:
                 elements.append(path)
-    paths = tuple(path for elements in stacks.values() for path in elements)
+    repeated = [elements for elements in stacks.values() if len(elements) > 1 or layers_of is not None]
+    paths = tuple(path for elements in repeated or stacks.values() for path in elements)
     return LayerTable(paths, complete, tuple(layers_of) if layers_of is not None else None)

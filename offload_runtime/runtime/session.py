@@ -59,7 +59,7 @@ class Session:
     judged: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
     _before: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _parameters: "weakref.WeakSet[torch.Tensor]" = field(default_factory=weakref.WeakSet)
+    _parameters: dict[int, weakref.ref[torch.nn.Parameter]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def register(self, source: TransferSource) -> int:
@@ -107,12 +107,13 @@ class Session:
 
     def note_parameters(self, tensors: Iterable[object]) -> None:
         """Remember, weakly, which parameters the graphs of this session read: that is whose report it is."""
-        self._parameters.update(tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter))
+        # By identity: tensors compare by value, so that a WeakSet of them cannot work.
+        self._parameters |= {id(t): weakref.ref(t) for t in tensors if isinstance(t, torch.nn.Parameter)}
 
     def reads_parameters_of(self, model: torch.nn.Module) -> bool:
         """Whether any parameter of ``model`` is read by a graph of this session."""
-        mine = {id(tensor) for tensor in self._parameters}
-        return any(id(parameter) in mine for parameter in model.parameters())
+        found = (self._parameters.get(id(parameter), lambda: None)() is parameter for parameter in model.parameters())
+        return any(found)
 
     def on_forward(self, graph: CompiledGraph) -> None:
         """Count a forward; it begins a new step if a backward came before it."""
