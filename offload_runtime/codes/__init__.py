@@ -1,0 +1,48 @@
+"""Every diagnostic code, in one table: the command line, the documentation and the tests read it here.
+
+A family is a tuple of rows in a module of its own; adding a code is adding a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from offload_runtime.codes import capture, models, plan, policy, policy_tests, reading, runtime, usage
+from offload_runtime.codes.entry import CodeEntry
+
+__all__ = ["CODES", "FAMILIES", "CodeEntry"]
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "YAML": "reading a file",
+        "POL": "policies",
+        "PTS": "policy tests",
+        "GRF": "capture and graphs",
+        "PLN": "plans",
+        "RUN": "running",
+        "CLI": "usage",
+        "MOD": "models and comparisons",
+    }
+)
+
+
+def _table(families: Iterable[tuple[CodeEntry, ...]]) -> Mapping[str, CodeEntry]:
+    rows = [row for family in families for row in family]
+    table = {row.code: row for row in rows}
+    assert len(table) == len(rows), "a code stands twice in the table"
+    return MappingProxyType(dict(sorted(table.items())))
+
+
+CODES: Mapping[str, CodeEntry] = _table(
+    (
+        reading.CODES,
+        policy.CODES,
+        policy_tests.CODES,
+        capture.CODES,
+        plan.CODES,
+        runtime.CODES,
+        usage.CODES,
+        models.CODES,
+    )
+)

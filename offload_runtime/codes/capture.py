@@ -1,0 +1,7 @@
+"""GRF3xx: capture and analysis of graphs."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+CODES: tuple[CodeEntry, ...] = ()

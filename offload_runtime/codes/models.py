@@ -1,0 +1,183 @@
+"""MOD7xx: models, and what a comparison of training runs found."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+_MODELS = (
+    CodeEntry(
+        "MOD701",
+        "error",
+        "no such model",
+        "A model is builtin:NAME, hf:PATH of a local config.json, or package.module:function.",
+        "`offload list models` lists the built-in ones.",
+        "--model builtin:lama-tiny",
+        "--model builtin:llama-tiny",
+    ),
+    CodeEntry(
+        "MOD702",
+        "error",
+        "an option that cannot shape this model",
+        "--batch, --seq, --layers and --dtype shape built-in and hf: models, each within what the model allows.",
+        "Leave the option out, or shape the model in its function.",
+    ),
+    CodeEntry(
+        "MOD703",
+        "error",
+        "the model does not fit this host",
+        "Its parameters and gradients need more memory than this host has free.",
+        "Give fewer --layers, or run it on an accelerator.",
+    ),
+    CodeEntry(
+        "MOD704",
+        "error",
+        "the model's configuration cannot be read",
+        "hf: takes the path of a local config.json or of its folder; nothing is downloaded.",
+        "Correct the path, or the file.",
+        "--model hf:no/such/folder",
+    ),
+    CodeEntry(
+        "MOD705",
+        "error",
+        "an extra is not installed",
+        "hf: models need transformers or diffusers.",
+        "pip install 'offload-runtime[hf]'",
+    ),
+    CodeEntry(
+        "MOD706",
+        "error",
+        "a kind of model that is not supported",
+        "The configuration is of a model that cannot be built here.",
+        "Write a function that builds it, and name it package.module:function.",
+    ),
+    CodeEntry(
+        "MOD707",
+        "error",
+        "the device is not there",
+        "--device cuda was asked for, and this torch or this machine has none.",
+        "Use --device cpu, where the simulated engine runs.",
+        "offload apply balanced --model builtin:llama-tiny --device cuda",
+        "offload apply balanced --model builtin:llama-tiny --device cpu",
+    ),
+    CodeEntry(
+        "MOD711",
+        "error",
+        "the model's function cannot be found",
+        "package.module:function names a module that can be imported here and a function in it.",
+        "Correct the name; the current folder is searched too.",
+    ),
+    CodeEntry(
+        "MOD712",
+        "error",
+        "the model's function takes arguments",
+        "It is called without any.",
+        "Give its parameters defaults.",
+    ),
+    CodeEntry(
+        "MOD713",
+        "error",
+        "the model's function returned something else",
+        "It returns (module, example_args) or (module, example_args, loss_fn).",
+        "Return one of the two.",
+        "def build():\n    return Model()",
+        "def build():\n    return Model(), (torch.randn(2, 8),)",
+    ),
+    CodeEntry(
+        "MOD714",
+        "error",
+        "the model has nothing to train",
+        "No parameter requires a gradient, so nothing is saved for backward.",
+        "Leave requires_grad on for what is to be trained.",
+    ),
+    CodeEntry(
+        "MOD715",
+        "error",
+        "the model's function raised",
+        "Importing its module, or calling it, raised an exception of its own.",
+        "Make the call work by itself first; the finding shows it.",
+    ),
+    CodeEntry(
+        "MOD721",
+        "error",
+        "there is nothing to take a loss of",
+        "The output of the model holds no floating-point tensor.",
+        "Return a loss_fn as the third value of the function.",
+    ),
+)
+
+_RUNS = (
+    CodeEntry(
+        "MOD731",
+        "error",
+        "no graph was captured",
+        "All of the model runs outside torch.compile.",
+        "Look for what breaks the graph with TORCH_LOGS=graph_breaks.",
+    ),
+    CodeEntry(
+        "MOD732",
+        "error",
+        "the model cannot be traced",
+        "torch.compile cannot trace it.",
+        "Make torch.compile(module)(*example_args) work first.",
+    ),
+    CodeEntry(
+        "MOD733",
+        "error",
+        "training failed",
+        "The model, its loss or its backward raised an exception.",
+        "Make loss_fn(module(*example_args)).backward() work first.",
+    ),
+    CodeEntry(
+        "MOD734",
+        "error",
+        "out of device memory with the policy",
+        "The policy does not free enough for this model, batch and device.",
+        "Offload or recompute more, or give fewer --layers, a smaller --batch or --seq.",
+    ),
+    CodeEntry(
+        "MOD741",
+        "warning",
+        "compared without deterministic kernels",
+        "An operator has no deterministic kernel, so a difference may be its own.",
+        "Replace the operator to be sure.",
+    ),
+    CodeEntry(
+        "MOD742",
+        "warning",
+        "the numbers could not be compared",
+        "The run whose offloads are saves does not fit the device.",
+        "Compare at fewer --layers, a smaller --batch or --seq.",
+    ),
+    CodeEntry(
+        "MOD751",
+        "error",
+        "the policy changed the numbers",
+        "A loss, gradient, parameter or buffer differs from the same run with each offload replaced by a save; "
+        "offloading must never do that.",
+        "Run again, and report it with the model and the policy if it stays.",
+    ),
+    CodeEntry(
+        "MOD752",
+        "error",
+        "planned and moved bytes differ",
+        "Some compiled graph did not run, or ran more than once, in the last step.",
+        "Look at the graphs with `offload explain`.",
+    ),
+    CodeEntry(
+        "MOD753",
+        "error",
+        "expect.moved was missed",
+        "The bytes moved per step are outside the policy's expectation.",
+        "Raise limits.budget or widen the rules that offload, or correct the expectation.",
+        "expect: {moved: {min: 1TiB}}",
+    ),
+    CodeEntry(
+        "MOD754",
+        "error",
+        "the policy offloads, and nothing was offloaded",
+        "Each tensor that a clause would offload fell back to a save.",
+        "`offload explain` says what became of each tensor, and why.",
+    ),
+)
+
+CODES = _MODELS + _RUNS

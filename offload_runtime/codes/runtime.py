@@ -1,0 +1,79 @@
+"""RUN5xx: transfers, host memory, and what this runtime does not carry out."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+CODES = (
+    CodeEntry(
+        "RUN501",
+        "error",
+        "an unknown transfer",
+        "A compiled graph asks for a transfer that this process does not know: the graph was compiled elsewhere, or "
+        "its transfers were forgotten.",
+        "Compile it again, after torch.compiler.reset().",
+    ),
+    CodeEntry(
+        "RUN502",
+        "error",
+        "a transfer out of order",
+        "The starts and waits of a transfer do not pair up: the graph was changed after it was verified.",
+        "Report it with the model and the policy.",
+    ),
+    CodeEntry(
+        "RUN503",
+        "error",
+        "a saved host buffer was replaced",
+        "What backward received is not the buffer that forward filled: saved-tensor hooks, save_on_cpu or pickling "
+        "around the compiled region put another tensor in its place.",
+        "Take them off the compiled region.",
+    ),
+    CodeEntry(
+        "RUN504",
+        "error",
+        "a CUDA graph captures a transfer",
+        "A replay of the CUDA graph would copy into host memory that belongs to somebody else by then.",
+        "Turn CUDA graphs off for this region.",
+        'torch.compile(model, mode="reduce-overhead")',
+        'torch.compile(model, backend="offload", options={"policy": "balanced"})',
+    ),
+    CodeEntry(
+        "RUN505",
+        "error",
+        "too little host memory for the plan",
+        "The pinned bytes that the plan needs, rounding included, exceed limits.host, or what the cgroup, the "
+        "machine or memlock allows. This is found before the first step.",
+        "Lower limits.budget, or give the job more memory.",
+        "--set limits.budget=8TiB",
+        "--set limits.budget=8GiB",
+    ),
+    CodeEntry(
+        "RUN506",
+        "error",
+        "the host arena cannot grow",
+        "More forwards are in flight, or shapes are larger, than was planned for, and host memory does not suffice.",
+        "Run fewer forwards before their backward, or give the job more memory.",
+    ),
+    CodeEntry(
+        "RUN507",
+        "error",
+        "host memory cannot be had",
+        "The operating system refused to map or to pin host memory.",
+        "Raise the memlock limit (ulimit -l), lower limits.budget, or give the job more memory.",
+    ),
+    CodeEntry(
+        "RUN508",
+        "error",
+        "no transfer engine for this device",
+        "Offloading works on CUDA devices, and on the CPU with the simulated engine.",
+        "Move the model to a device that the finding names.",
+    ),
+    CodeEntry(
+        "RUN520",
+        "error",
+        "a clause that this runtime does not carry out",
+        "What is accepted is done; so a clause that the runtime does not honour yet is refused by name.",
+        "Remove the clause; `offload validate --for graph` finds it without a model.",
+        "gradients: {offload: true}",
+    ),
+)

@@ -1,0 +1,101 @@
+"""CLI6xx: the command, or the call, was put wrongly."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+CODES = (
+    CodeEntry(
+        "CLI601",
+        "error",
+        "a usage error",
+        "The command line could not be understood.",
+        "See the command's --help.",
+    ),
+    CodeEntry(
+        "CLI602",
+        "error",
+        "an unknown option",
+        "The command has no such option.",
+        "See the command's --help; the finding names the closest one.",
+        "offload explain balanced --modle builtin:llama-tiny",
+        "offload explain balanced --model builtin:llama-tiny",
+    ),
+    CodeEntry(
+        "CLI603",
+        "error",
+        "a missing argument",
+        "The command needs an argument or option that is not there.",
+        "See the command's --help.",
+        "offload explain balanced",
+        "offload explain balanced --model builtin:llama-tiny",
+    ),
+    CodeEntry(
+        "CLI604",
+        "error",
+        "a bad value",
+        "An option was given a value that it does not take.",
+        "See the command's --help.",
+        "offload apply balanced --model builtin:llama-tiny --steps many",
+        "offload apply balanced --model builtin:llama-tiny --steps 3",
+    ),
+    CodeEntry(
+        "CLI605",
+        "error",
+        "an unknown command",
+        "offload has no such command.",
+        "`offload --help` lists the commands.",
+        "offload aply",
+        "offload apply",
+    ),
+    CodeEntry(
+        "CLI606",
+        "error",
+        "an unknown code",
+        "No diagnostic has this code.",
+        "`offload codes` lists them all.",
+        "offload codes POL999",
+        "offload codes POL104",
+    ),
+    CodeEntry(
+        "CLI610",
+        "error",
+        "an unknown backend option",
+        "torch.compile's options for this backend are policy, mode, hardware, verify and model.",
+        "Correct the option; the finding names the closest one.",
+        'torch.compile(model, backend="offload", options={"polcy": "balanced"})',
+        'torch.compile(model, backend="offload", options={"policy": "balanced"})',
+    ),
+    CodeEntry(
+        "CLI611",
+        "error",
+        "no policy",
+        "The backend never runs without a policy: that would be a silent no-op.",
+        'Pass options={"policy": ...}, or set OFFLOAD_POLICY.',
+        'torch.compile(model, backend="offload")',
+        'torch.compile(model, backend="offload", options={"policy": "balanced"})',
+    ),
+    CodeEntry(
+        "CLI612",
+        "error",
+        "a bad backend option",
+        "An option of the backend has a value that it does not take.",
+        "Choose one that the finding names.",
+        'torch.compile(model, backend="offload", options={"policy": "balanced", "mode": "fast"})',
+        'torch.compile(model, backend="offload", options={"policy": "balanced", "mode": "graph"})',
+    ),
+    CodeEntry(
+        "CLI690",
+        "error",
+        "interrupted",
+        "The command was stopped from outside.",
+        "Run it again.",
+    ),
+    CodeEntry(
+        "CLI699",
+        "error",
+        "a bug in this package",
+        "The command failed in a way that was not foreseen.",
+        "Report it with the command and the traceback that OFFLOAD_DEBUG=1 prints.",
+    ),
+)
