@@ -6,6 +6,7 @@ of view operators. An operator of a namespace that torch does not ship may alias
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -172,19 +173,30 @@ def _is_unknown(node: fx.Node) -> bool:
 
 
 def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
-    """Return the arguments that the schema lets any output of ``node`` alias."""
-    source = node
-    if not isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], fx.Node):
-        source = node.args[0]  # getitem of a multi-output operator
+    """Return the arguments that the schema lets the tensor of ``node`` alias."""
+    source = _producer(node)
     if not isinstance(source.target, OpOverload):
         return []
-    schema = source.target._schema
-    returned = {name for value in schema.returns if value.alias_info is not None for name in value.alias_info.before_set}
+    returns = source.target._schema.returns
+    if source is not node and len(returns) > 1 and isinstance(node.args[1], int):
+        returns = returns[node.args[1] : node.args[1] + 1]
+    infos = [value.alias_info for value in returns if value.alias_info is not None]
+    returned = {name for info in infos for name in info.before_set}
+    # A list of views (split, unbind) names no set of its own: its argument is the one that enters "*".
+    wildcard = any(not info.before_set for info in infos)
     return [
         value
         for argument, value in _bound_arguments(source)
-        if argument.alias_info is not None and returned & set(argument.alias_info.before_set)
+        if argument.alias_info is not None
+        and (returned & set(argument.alias_info.before_set) or wildcard and "*" in argument.alias_info.after_set)
     ]
+
+
+def _producer(node: fx.Node) -> fx.Node:
+    """Return the operator call behind a ``getitem`` of one of its outputs."""
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
 
 
 def _bound_arguments(node: fx.Node) -> list[tuple[torch.Argument, fx.Node]]:
@@ -218,8 +230,7 @@ def _writes_own_output(node: fx.Node) -> bool:
             return True
         aliases = any(value.alias_info is not None for value in target._schema.returns)
         return not aliases and not _shares_storage_with_argument(node)
-    source = node.args[0] if node.args else None
-    return not isinstance(source, fx.Node) or not _aliased_arguments(node)
+    return not _aliased_arguments(node) and not _shares_storage_with_argument(node)
 
 
 def _shares_storage_with_argument(node: fx.Node) -> bool:
@@ -227,6 +238,5 @@ def _shares_storage_with_argument(node: fx.Node) -> bool:
     if tensor is None:
         return False
     own = tensor.untyped_storage()._cdata
-    return any(
-        other.untyped_storage()._cdata == own for other in map(tensor_of, node.all_input_nodes) if other is not None
-    )
+    inputs = map(tensor_of, _producer(node).all_input_nodes)
+    return any(other.untyped_storage()._cdata == own for other in inputs if other is not None)

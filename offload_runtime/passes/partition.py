@@ -12,6 +12,8 @@ from typing import Any, Literal
 from torch import fx
 from torch._functorch import partitioners
 
+from offload_runtime.graph.storages import tensor_of
+
 __all__ = ["Partition", "Saved", "Splitter", "partition_pass", "read_partition"]
 
 Splitter = Literal["min_cut", "save_everything"]
@@ -59,7 +61,38 @@ def partition_pass(
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_indices=list(static_input_indices),
     )
+    _drop_unread(forward, backward, num_fwd_outputs)
     return read_partition(forward, backward, num_fwd_outputs=num_fwd_outputs)
+
+
+def _drop_unread(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """Stop saving tensors that backward takes in and never reads: the partitioner leaves some beside random operators."""
+    output = forward.graph.output_node()
+    results = output.args[0]
+    assert isinstance(results, (list, tuple))
+    inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    unread = {
+        node.name
+        for node in results[num_fwd_outputs:]
+        if isinstance(node, fx.Node) and tensor_of(node) is not None and node.name in inputs
+        if not inputs[node.name].users
+    }
+    if not unread:
+        return
+    for name in unread:
+        backward.graph.erase_node(inputs[name])
+    kept = [
+        index
+        for index, node in enumerate(results)
+        if index < num_fwd_outputs or not isinstance(node, fx.Node) or node.name not in unread
+    ]
+    output.args = (tuple(results[index] for index in kept),)
+    if "desc" in output.meta:
+        output.meta["desc"] = [output.meta["desc"][index] for index in kept]
+    for gm in (forward, backward):
+        gm.graph.eliminate_dead_code()
+        gm.graph.lint()
+        gm.recompile()
 
 
 def read_partition(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> Partition:

@@ -51,10 +51,10 @@ def tag_activations_pass(
 ) -> fx.GraphModule:
     """Write ``node.meta["recompute"]`` for every judged storage: its writer by the decision, its views recomputed.
 
-    Views are always recomputed from their base, so that one storage is saved once, whole. ``auto`` leaves no mark:
-    there torch decides.
+    Views are always recomputed from their base, so that one storage is saved once, whole. Outputs of one operator
+    call are recomputed together or not at all. ``auto`` leaves no mark: there torch decides.
     """
-    tuples: dict[fx.Node, list[CheckpointPolicy | None]] = {}
+    tuples: dict[fx.Node, list[fx.Node]] = {}
     for item in judged:
         mark = _mark(item)
         writer = item.storage.writer
@@ -63,15 +63,23 @@ def tag_activations_pass(
             if own is not None:
                 node.meta["recompute"] = own
             if node.target is operator.getitem:
-                tuples.setdefault(_producer(node), []).append(own)
-    for producer, marks in tuples.items():
-        if CheckpointPolicy.MUST_SAVE in marks:
-            producer.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        elif all(mark is CheckpointPolicy.MUST_RECOMPUTE for mark in marks):
-            producer.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                tuples.setdefault(_producer(node), []).append(node)
+    for producer, outputs in tuples.items():
+        _mark_together(producer, outputs)
     gm.graph.lint()
     gm.recompile()
     return gm
+
+
+def _mark_together(producer: fx.Node, outputs: Sequence[fx.Node]) -> None:
+    """Give a multi-output call the mark of its outputs; torch fails on one that is saved and recomputed at once."""
+    marks = {node.meta.get("recompute") for node in outputs}
+    if CheckpointPolicy.MUST_SAVE in marks:
+        producer.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        for node in outputs:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    elif marks == {CheckpointPolicy.MUST_RECOMPUTE}:
+        producer.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
 def _mark(item: JudgedStorage) -> CheckpointPolicy | None:

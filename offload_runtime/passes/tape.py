@@ -11,11 +11,10 @@ from offload_runtime.simulator import Allocation, Tape
 __all__ = ["record_tape"]
 
 
-def record_tape(partition: Partition, host_inputs: frozenset[str] = frozenset()) -> Tape:
+def record_tape(partition: Partition) -> Tape:
     """Return the device allocations of one forward-backward, by storage.
 
-    ``host_inputs`` names the backward inputs that live on the host (offloaded values). What forward returns to the
-    caller, and the gradients that backward returns, stay alive to the end.
+    What forward returns to the caller, and the gradients that backward returns, stay alive to the end.
     """
     forward = list(partition.forward.graph.nodes)
     backward = list(partition.backward.graph.nodes)
@@ -44,7 +43,7 @@ def record_tape(partition: Partition, host_inputs: frozenset[str] = frozenset())
             returned = not inputs or _returned_to_caller(storage, partition)
             last = end if returned else num_forward + max(uses, default=0)
         allocations.append(Allocation(storage.base.name, storage.num_bytes, position[storage.base], last))
-    known_inputs = {saved.backward.name for saved in partition.saved} | host_inputs
+    known_inputs = {saved.backward.name for saved in partition.saved}
     for storage in find_storages(backward):
         base = storage.base
         if base.op == "placeholder" and (base.name in known_inputs or base.name in kept) or _is_host(storage):
@@ -56,8 +55,11 @@ def record_tape(partition: Partition, host_inputs: frozenset[str] = frozenset())
 
 
 def _is_host(storage: Storage) -> bool:
-    """Whether only transfers made it: on a machine without an accelerator every tensor says ``cpu``."""
-    return str(storage.base.target).startswith("offload.d2h")
+    """Whether only transfers made or read it: on a machine without an accelerator every tensor says ``cpu``."""
+    base = storage.base
+    if base.op == "placeholder":
+        return bool(base.users) and all(str(user.target).startswith("offload.h2d") for user in base.users)
+    return str(base.target).startswith("offload.d2h")
 
 
 def _returned_to_caller(storage: Storage, partition: Partition) -> bool:
