@@ -161,7 +161,8 @@ def _counted(
         if graph is None:
             return compiled(*args)
         session.on_forward(graph)
-        results = compiled(*args)
+        with session.engine_for_step(graph.device):
+            results = compiled(*args)
         for result in results if isinstance(results, (list, tuple)) else (results,):
             if isinstance(result, torch.Tensor) and result.grad_fn is not None:
                 result.register_hook(lambda grad: session.on_backward())

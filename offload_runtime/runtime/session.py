@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,14 @@ from offload_runtime.record import GraphReport, LayerRow, Report
 from offload_runtime.runtime.arena import Reservation
 from offload_runtime.runtime.engines import get_arena
 from offload_runtime.runtime.options import BackendOptions
-from offload_runtime.runtime.transfer import EngineSnapshot, forget_transfers, get_engine, register_transfer
+from offload_runtime.runtime.simulated_engine import SimulatedEngine
+from offload_runtime.runtime.transfer import (
+    EngineSnapshot,
+    forget_transfers,
+    get_engine,
+    register_transfer,
+    use_engine,
+)
 from offload_runtime.simulator import Tape, peak_memory
 
 __all__ = ["Session", "report", "sessions"]
@@ -60,6 +68,7 @@ class Session:
     diagnostics: tuple[Diagnostic, ...] = ()
     _before: dict[str, tuple[int, int]] = field(default_factory=dict)
     _parameters: dict[int, weakref.ref[torch.nn.Parameter]] = field(default_factory=dict)
+    _checker: SimulatedEngine | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def register(self, source: TransferSource) -> int:
@@ -126,6 +135,17 @@ class Session:
                 graph.last_step, graph.forwards_in_step = self.step, 0
             graph.forwards_in_step += 1
 
+    def engine_for_step(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context to run a forward in: with ``verify``, the first step runs on the checking engine.
+
+        A backward finds the engine of its own forward by itself.
+        """
+        if not self.options.verify or self.step > 1 or self.options.variant != "policy":
+            return nullcontext()
+        if self._checker is None:
+            self._checker = SimulatedEngine(get_arena(device), device=device)
+        return use_engine(self._checker)
+
     def on_backward(self) -> None:
         """Note that backward began; judge once what a policy promises over all graphs.
 
@@ -146,12 +166,14 @@ class Session:
         counters = {"": (0, 0)}
         for snapshot in self._snapshots():
             for transfer in snapshot.transfers:
-                counters[transfer.name] = transfer.d2h_bytes, transfer.h2d_bytes
+                out, back = counters.get(transfer.name, (0, 0))
+                counters[transfer.name] = out + transfer.d2h_bytes, back + transfer.h2d_bytes
         return counters
 
     def _snapshots(self) -> list[EngineSnapshot]:
         devices = {graph.device for graph in self.graphs if graph.keys}
-        return [get_engine(device).snapshot() for device in sorted(devices, key=str)]
+        snapshots = [get_engine(device).snapshot() for device in sorted(devices, key=str)]
+        return snapshots if self._checker is None else [*snapshots, self._checker.snapshot()]
 
     def report(self) -> Report:
         """Return what was decided, planned, moved and waited for."""
@@ -160,12 +182,11 @@ class Session:
         own = f"{self.id}."
         snapshots = self._snapshots()
         mine = [item for snapshot in snapshots for item in snapshot.transfers if item.name.startswith(own)]
+        now = self._counters()
         deltas = [
-            (
-                item.d2h_bytes - self._before.get(item.name, (0, 0))[0],
-                item.h2d_bytes - self._before.get(item.name, (0, 0))[1],
-            )
-            for item in mine
+            (out - self._before.get(name, (0, 0))[0], back - self._before.get(name, (0, 0))[1])
+            for name, (out, back) in now.items()
+            if name.startswith(own)
         ]
         stalls = [(item.name.partition("/")[2], item.stall_ms) for item in mine if item.stall_ms is not None]
         copied = [ms for item in mine for ms in (item.d2h_ms, item.h2d_ms) if ms is not None]
