@@ -18,7 +18,8 @@ _MODELS = (
         "MOD702",
         "error",
         "an option that cannot shape this model",
-        "--batch, --seq, --layers and --dtype shape built-in and hf: models, each within what the model allows.",
+        "--batch, --seq, --layers and --dtype shape built-in and hf: models, each within what the model "
+        "allows.",
         "Leave the option out, or shape the model in its function.",
     ),
     CodeEntry(
@@ -152,7 +153,8 @@ _RUNS = (
         "MOD751",
         "error",
         "the policy changed the numbers",
-        "A loss, gradient, parameter or buffer differs from the same run with each offload replaced by a save; "
+        "A loss, gradient, parameter or buffer differs from the same run with each offload replaced by a "
+        "save; "
         "offloading must never do that.",
         "Run again, and report it with the model and the policy if it stays.",
     ),

@@ -1,4 +1,4 @@
-"""POL1xx: what a policy says, by its shape (100-119), its meaning (120-179), and against a model (180-199)."""
+"""POL1xx: what a policy says, by its shape (100-), its meaning (120-), and against a model (180-)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _SHAPE = (
         "POL104",
         "error",
         "not a size",
-        "A size is a number and a unit: GiB is 2**30 bytes, GB is 10**9. A bare number is refused, because nobody "
+        "A size is a number and a unit: GiB is 2**30 bytes, GB is 10**9. A bare number is refused, "
+        "because nobody "
         "can tell later which was meant. 0B is none; without limit is the word unlimited.",
         "Add the unit.",
         "budget: 5",
@@ -64,7 +65,8 @@ _SHAPE = (
         "POL106",
         "error",
         "not a range of layers",
-        "Layers are one id, a Python slice over ids (quoted; percentages are of the number of layers, rounded down), "
+        "Layers are one id, a Python slice over ids (quoted; percentages are of the number of layers, "
+        "rounded down), "
         "or outside. A slice that can select no layer is refused too.",
         "Correct the slice.",
         'layers: "5:3"',
@@ -74,7 +76,8 @@ _SHAPE = (
         "POL107",
         "error",
         "not a module pattern",
-        "A pattern is anchored at both ends: * is one segment or a part of one, ** any number of segments. It is no "
+        "A pattern is anchored at both ends: * is one segment or a part of one, ** any number of "
+        "segments. It is no "
         "regular expression.",
         "Write segments with dots between them.",
         'module: "layers/*/attention"',
@@ -102,7 +105,8 @@ _SHAPE = (
         "POL110",
         "error",
         "nothing, or too much",
-        "An empty list, mapping or text says nothing where something is expected; a bound on length holds too.",
+        "An empty list, mapping or text says nothing where something is expected; a bound on length "
+        "holds too.",
         "Give a member, or leave the key out.",
         "match: {}",
         "match: {op: matmul}",
@@ -150,8 +154,10 @@ _MEANING = (
         "POL121",
         "error",
         "an unknown overload",
-        "An overload of aten or prims has to exist in a supported version of torch; the overload is part of the "
-        "name. Operators of other libraries are NAMESPACE.OPERATOR.OVERLOAD, and are checked when a model is known.",
+        "An overload of aten or prims has to exist in a supported version of torch; the overload is part "
+        "of the "
+        "name. Operators of other libraries are NAMESPACE.OPERATOR.OVERLOAD, and are checked when a "
+        "model is known.",
         "Correct the name; the finding lists the overloads of the operator.",
         "op: aten.mm",
         "op: aten.mm.default",
@@ -207,7 +213,8 @@ _MEANING = (
         "POL127",
         "error",
         "an unreachable rule",
-        "An earlier rule of the same file matches whatever this one could match, key by key; the first match wins.",
+        "An earlier rule of the same file matches whatever this one could match, key by key; the first "
+        "match wins.",
         "Move the rule up, or remove it.",
         "rules:\n  - {name: all, match: {op: matmul}, action: save}\n"
         "  - {name: large, match: {op: matmul, bytes: {min: 1MiB}}, action: offload}",
@@ -236,7 +243,8 @@ _MEANING = (
         "POL130",
         "error",
         "a limit that largest_first cannot hold",
-        "select: largest_first offloads the largest tensors until budget or host is spent; it predicts neither peak "
+        "select: largest_first offloads the largest tensors until budget or host is spent; it predicts "
+        "neither peak "
         "nor time.",
         "Write select: planned, or drop the limit.",
         "limits: {device_peak: 40GiB}\nschedule: {select: largest_first}",
@@ -246,7 +254,8 @@ _MEANING = (
         "POL131",
         "error",
         "a policy about nothing",
-        "A policy says something about activations, optimizer_state, gradients or parameters, itself or by a base.",
+        "A policy says something about activations, optimizer_state, gradients or parameters, itself or "
+        "by a base.",
         "Add one of these sections.",
         "limits: {budget: 5GB}",
         "limits: {budget: 5GB}\nactivations: {default: offload}",
@@ -255,7 +264,8 @@ _MEANING = (
         "POL132",
         "error",
         "a section without its main key",
-        "activations needs default, optimizer_state needs offload_fraction, gradients and parameters need offload, "
+        "activations needs default, optimizer_state needs offload_fraction, gradients and parameters "
+        "need offload, "
         "here or in a base.",
         "Add the key.",
         "activations: {layer_outputs: save}",
@@ -283,7 +293,8 @@ _MEANING = (
         "POL150",
         "error",
         "not an override",
-        "--set takes PATH=VALUE. The path names keys with dots, rules by name or number in brackets; the value is "
+        "--set takes PATH=VALUE. The path names keys with dots, rules by name or number in brackets; the "
+        "value is "
         "checked like the file.",
         "Correct the path.",
         "--set limits.budget",
@@ -293,7 +304,8 @@ _MEANING = (
         "POL160",
         "warning",
         "a long defer on a mixture of experts",
-        "Mixtures of experts leave little compute to hide a transfer behind, and their all-to-all waits for every "
+        "Mixtures of experts leave little compute to hide a transfer behind, and their all-to-all waits "
+        "for every "
         "rank: a defer of 3 or more has cost 24 % of the speed, or ended in a timeout.",
         "Set schedule.defer to 1.",
         "extends: [moe]\nschedule: {defer: 8}",
@@ -312,7 +324,8 @@ _MEANING = (
         "POL170",
         "error",
         "the number of layers is not known",
-        "After a graph break one compiled graph may hold a part of the model; then layers that are relative to their "
+        "After a graph break one compiled graph may hold a part of the model; then layers that are "
+        "relative to their "
         "number (negative ids, percentages) cannot be resolved.",
         'Pass the whole model in options["model"], or name layers by number.',
         'layers: ":75%"',
@@ -334,7 +347,8 @@ _AGAINST_A_MODEL = (
         "POL180",
         "error",
         "a rule matches nothing",
-        "No activation of this model fits the rule: a pattern with a typo, or a model of another kind. The finding "
+        "No activation of this model fits the rule: a pattern with a typo, or a model of another kind. "
+        "The finding "
         "lists what there was to match.",
         "Correct the rule, or write optional: true if it may match nothing.",
         'match: {module: "**.atention.**"}',
@@ -365,7 +379,8 @@ _AGAINST_A_MODEL = (
         "POL190",
         "error",
         "a clause that this target cannot honour",
-        "What is accepted is done: a front end or export target refuses the clauses it cannot honour, by name.",
+        "What is accepted is done: a front end or export target refuses the clauses it cannot honour, by "
+        "name.",
         "Remove the clause, or choose another target.",
         "gradients: {offload: true}           # offload validate --for graph",
     ),

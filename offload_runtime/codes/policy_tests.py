@@ -40,7 +40,7 @@ CODES = (
         "policy: policy.yaml",
     ),
     CodeEntry(
-        "PTS205",
+        "PTS211",
         "error",
         "too few rules are covered",
         "Fewer rules decide a passing case than --fail-under asks for.",
@@ -57,7 +57,7 @@ CODES = (
         "expect: {action: save, rule: routing}",
     ),
     CodeEntry(
-        "PTS207",
+        "PTS210",
         "error",
         "a policy has no test",
         "--require-tests asks for a cases.yaml beside every policy.",

@@ -65,7 +65,8 @@ CODES = (
         "YAML010",
         "error",
         "not YAML",
-        "The parser could not go on here. The cause often stands a line above: a bracket or quote left open, an "
+        "The parser could not go on here. The cause often stands a line above: a bracket or quote left "
+        "open, an "
         "indentation that does not fit, a pattern that starts with * and is not quoted.",
         "Check indentation, brackets and quotes.",
         "match: {module: **.attention.**}",
@@ -84,7 +85,8 @@ CODES = (
         "YAML012",
         "error",
         "an invisible character",
-        "Controls, zero-width characters, direction marks, line separators and blanks other than the space can make "
+        "Controls, zero-width characters, direction marks, line separators and blanks other than the "
+        "space can make "
         "a text look like another one, and readers disagree about some of them.",
         "Delete the character; the finding names its code point.",
     ),
@@ -119,7 +121,8 @@ CODES = (
         "YAML023",
         "error",
         "an alias",
-        "Aliases make a file say something other than what stands there; an unquoted pattern that starts with * "
+        "Aliases make a file say something other than what stands there; an unquoted pattern that starts "
+        "with * "
         "reads as one.",
         "Write the value out; quote a pattern.",
         "match: {module: *attention}",
@@ -174,7 +177,8 @@ CODES = (
         "YAML031",
         "error",
         "a number that readers disagree about",
-        "010 is 8 in YAML 1.1 and 10 in YAML 1.2; 0x10, 0o10, 1_000, +1, .5, 1. and 12e03 are numbers to some and "
+        "010 is 8 in YAML 1.1 and 10 in YAML 1.2; 0x10, 0o10, 1_000, +1, .5, 1. and 12e03 are numbers to "
+        "some and "
         "text to others.",
         "Write the number as JSON does, or quote it if text was meant.",
         "keep_last: 010",
@@ -220,7 +224,8 @@ CODES = (
         "YAML036",
         "error",
         "a value with a special meaning",
-        "= is the default value of YAML 1.1 and text in YAML 1.2; from Python, only text, numbers, booleans, lists "
+        "= is the default value of YAML 1.1 and text in YAML 1.2; from Python, only text, numbers, "
+        "booleans, lists "
         "and dicts can stand in a policy.",
         "Quote it, or use another value.",
         "summary: =",

@@ -9,7 +9,8 @@ CODES = (
         "RUN501",
         "error",
         "an unknown transfer",
-        "A compiled graph asks for a transfer that this process does not know: the graph was compiled elsewhere, or "
+        "A compiled graph asks for a transfer that this process does not know: the graph was compiled "
+        "elsewhere, or "
         "its transfers were forgotten.",
         "Compile it again, after torch.compiler.reset().",
     ),
@@ -24,7 +25,8 @@ CODES = (
         "RUN503",
         "error",
         "a saved host buffer was replaced",
-        "What backward received is not the buffer that forward filled: saved-tensor hooks, save_on_cpu or pickling "
+        "What backward received is not the buffer that forward filled: saved-tensor hooks, save_on_cpu "
+        "or pickling "
         "around the compiled region put another tensor in its place.",
         "Take them off the compiled region.",
     ),
@@ -41,7 +43,8 @@ CODES = (
         "RUN505",
         "error",
         "too little host memory for the plan",
-        "The pinned bytes that the plan needs, rounding included, exceed limits.host, or what the cgroup, the "
+        "The pinned bytes that the plan needs, rounding included, exceed limits.host, or what the "
+        "cgroup, the "
         "machine or memlock allows. This is found before the first step.",
         "Lower limits.budget, or give the job more memory.",
         "--set limits.budget=8TiB",
@@ -51,7 +54,8 @@ CODES = (
         "RUN506",
         "error",
         "the host arena cannot grow",
-        "More forwards are in flight, or shapes are larger, than was planned for, and host memory does not suffice.",
+        "More forwards are in flight, or shapes are larger, than was planned for, and host memory does "
+        "not suffice.",
         "Run fewer forwards before their backward, or give the job more memory.",
     ),
     CodeEntry(

@@ -58,6 +58,13 @@ CODES = (
         "offload codes POL104",
     ),
     CodeEntry(
+        "CLI607",
+        "error",
+        "there is nothing to test",
+        "No policy and no test file was found where the command looked.",
+        "Name a policy, or write a cases.yaml beside it.",
+    ),
+    CodeEntry(
         "CLI610",
         "error",
         "an unknown backend option",
