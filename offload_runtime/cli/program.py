@@ -7,7 +7,6 @@ Nothing else in the package exits, prints a traceback or chooses an exit code fo
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -19,8 +18,10 @@ from types import MappingProxyType
 
 import click
 
-from offload_runtime.cli import emit
-from offload_runtime.cli.outcome import EXIT_BUG, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
+from offload_runtime import __version__
+from offload_runtime.cli.emit import emit
+from offload_runtime.cli.outcome import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, Outcome
+from offload_runtime.cli.usage import usage_outcome
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.overrides import OVERRIDE_FILE
 
@@ -57,9 +58,7 @@ class LazyGroup(click.Group):
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib import metadata
-
-    click.echo(f"offload {metadata.version('offload-runtime')}")
+    click.echo(f"offload {__version__}")
     ctx.exit()
 
 
@@ -101,14 +100,14 @@ def run(args: Sequence[str]) -> int:
 
     stdout carries data and stderr what is meant for people.
     """
+    output_format = requested_format(args)
     try:
-        outcome = _outcome(args)
-        if outcome is None:  # --help, --version: click has printed
-            return 0
-        # Findings about an override name `--set` as their file and its number as their line.
-        sources = {OVERRIDE_FILE: "\n".join(_values(args, "--set"))}
-        emit.emit(_command_name(args), outcome, requested_format(args), sources)
-        return outcome.exit_code
+        try:
+            return _answer(args, _outcome(args), output_format)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost boundary: a user never sees a traceback
+            return _answer(args, _bug(error), "json" if output_format == "json" else "text")
     except BrokenPipeError:
         # The reader went away (`| head`). Nothing more can be said, and flushing at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,20 +115,26 @@ def run(args: Sequence[str]) -> int:
 
 
 def _outcome(args: Sequence[str]) -> Outcome | None:
+    """Run the command; None where click itself has answered, as for `--help`."""
     try:
         result = program.main(args=list(args), prog_name="offload", standalone_mode=False)
     except click.UsageError as error:
-        return _usage_outcome(error)
+        return usage_outcome(error, COMMANDS)
     except OffloadError as error:
         return Outcome(diagnostics=error.diagnostics, exit_code=error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         interrupted = Diagnostic("CLI690", "error", "interrupted")
         return Outcome(diagnostics=(interrupted,), exit_code=EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the outermost boundary: a user never sees a traceback
-        return _bug_outcome(error)
     return result if isinstance(result, Outcome) else None
+
+
+def _answer(args: Sequence[str], outcome: Outcome | None, output_format: str) -> int:
+    if outcome is None:
+        return EXIT_OK
+    # Findings about an override name `--set` as their file and its number as their line.
+    sources = {OVERRIDE_FILE: "\n".join(_values(args, "--set"))}
+    emit(_command_name(args), outcome, output_format, sources)
+    return outcome.exit_code
 
 
 def requested_format(args: Sequence[str]) -> str:
@@ -157,48 +162,7 @@ def _command_name(args: Sequence[str]) -> str:
     return next((arg for arg in args if not arg.startswith("-")), "")
 
 
-def _usage_outcome(error: click.UsageError) -> Outcome:
-    code, hint = "CLI601", None
-    context = error.ctx
-    if isinstance(error, click.MissingParameter):
-        code = "CLI603"
-    elif isinstance(error, click.NoSuchOption):
-        code = "CLI602"
-        if error.possibilities:
-            hint = f"did you mean {_either(error.possibilities)}?"
-    elif isinstance(error, click.BadParameter):
-        code = "CLI604"
-    elif context is not None and context.command is program:
-        code = "CLI605"
-        close = difflib.get_close_matches(_unknown_word(error), COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(sorted(COMMANDS))}"
-    if hint is None and context is not None:
-        hint = f"see `{context.command_path} --help`"
-    message = _plain_sentence(error)
-    return Outcome(
-        diagnostics=(Diagnostic(code, "error", message, hint=hint),),
-        exit_code=EXIT_USAGE,
-        next=(f"{context.command_path if context else 'offload'} --help",),
-    )
-
-
-def _plain_sentence(error: click.UsageError) -> str:
-    message = error.format_message().strip()
-    # click appends its own suggestion, which stands in the hint here.
-    message = message.split(" Did you mean ")[0].split(" (Possible options:")[0].rstrip(".")
-    return message[:1].lower() + message[1:]
-
-
-def _unknown_word(error: click.UsageError) -> str:
-    quoted = error.format_message().split("'")
-    return quoted[1] if len(quoted) > 2 else ""
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(sorted(names))
-
-
-def _bug_outcome(error: Exception) -> Outcome:
+def _bug(error: Exception) -> Outcome:
     """Report an exception that nobody foresaw in one line, or with its traceback where that is asked for."""
     if os.environ.get("OFFLOAD_DEBUG") == "1":
         traceback.print_exception(error)

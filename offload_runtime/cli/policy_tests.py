@@ -1,0 +1,149 @@
+"""`offload test`: run the unit tests of policies."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from offload_runtime.cli.options import format_option
+from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
+from offload_runtime.cli.paths import files_named
+from offload_runtime.errors import Diagnostic, Severity, UsageError
+from offload_runtime.policy_tests import PolicyTestResult, run_policy_tests
+from offload_runtime.shipped import POLICY_FILE, TEST_FILE, locate_policy
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH...]")
+@click.option("--coverage", is_flag=True, help="Name the rules that no case covers.")
+@click.option(
+    "--fail-under",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="Fail where the cases cover fewer of all rules than this.",
+)
+@click.option("--require-tests", is_flag=True, help="Fail for a policy that has no test file.")
+@format_option()
+def command(paths: tuple[str, ...], coverage: bool, fail_under: float | None, require_tests: bool) -> Outcome:
+    """Run policy tests (cases.yaml): what a policy decides for given tensors. Loads no torch.
+
+    PATH is a test file, a policy with a test file beside it, the name of a shipped policy, or a folder, which
+    stands for every policy in and below it; without PATH, the current folder. A rule is covered by a passing
+    case that it decides.
+
+    \b
+    Example:
+      offload test policies --coverage --fail-under 100 --require-tests
+    """
+    references, untested = _tests(paths or (".",))
+    results = [run_policy_tests(reference) for reference in references]
+    if not results and not untested:
+        hint = f"write a {TEST_FILE} beside a policy, or name one"
+        raise UsageError(
+            Diagnostic("CLI607", "error", f"there is no policy in {' '.join(paths) or '.'}", hint=hint)
+        )
+    findings = [finding for result in results for finding in result.all_diagnostics]
+    findings += [_untested(file, "error" if require_tests else "warning") for file in untested]
+    share = rule_coverage(results)
+    if fail_under is not None and 100 * share < fail_under:
+        findings.append(_too_little(share, fail_under, results))
+    return Outcome(
+        data=_data(results, untested, share),
+        text="\n".join(
+            [*(_line(result, coverage) for result in results if result.policy), _total(results, share)]
+        ),
+        diagnostics=tuple(findings),
+        exit_code=_exit_code(results, findings),
+        diagnostics_are_output=True,
+    )
+
+
+def rule_coverage(results: Sequence[PolicyTestResult]) -> float:
+    """Return the share of rules, over all policies, that a passing case covers; 1 without rules."""
+    num_rules = sum(len(result.rules) for result in results)
+    return sum(len(result.covered) for result in results) / num_rules if num_rules else 1.0
+
+
+def _tests(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the test files to run, and the policies that have none beside them."""
+    tests: dict[str, None] = {}
+    untested = []
+    for reference in files_named(paths, (POLICY_FILE, TEST_FILE)):
+        if os.path.isdir(reference):  # a folder without a policy
+            continue
+        path, name = locate_policy(reference)
+        if path.name == TEST_FILE or not path.is_file():
+            tests[name] = None
+        elif path.with_name(TEST_FILE).is_file():
+            tests[os.path.join(os.path.dirname(name), TEST_FILE)] = None
+        else:
+            untested.append(name)
+    return list(tests), untested
+
+
+def _untested(file: str, severity: Severity) -> Diagnostic:
+    hint = f"write a {TEST_FILE} beside it"
+    return Diagnostic("PTS210", severity, f"{file} has no test file", file, hint=hint)
+
+
+def _too_little(share: float, fail_under: float, results: Sequence[PolicyTestResult]) -> Diagnostic:
+    message = f"rule coverage is {_percent(share)}, and --fail-under asks for {fail_under:g} %"
+    uncovered = [f"{rule} ({result.policy})" for result in results for rule in result.uncovered]
+    return Diagnostic("PTS211", "error", message, hint=f"add a case for {', '.join(uncovered)}")
+
+
+def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], share: float) -> dict[str, Any]:
+    return {
+        "passed": sum(result.num_passed for result in results),
+        "failed": sum(result.num_failed for result in results),
+        "rule_coverage": share,
+        "files": [
+            {
+                "file": result.file,
+                "policy": result.policy,
+                "passed": result.num_passed,
+                "failed": result.num_failed,
+                "rule_coverage": result.rule_coverage,
+                "uncovered": list(result.uncovered),
+                "cases": [{"name": case.name, "passed": case.passed} for case in result.cases],
+            }
+            for result in results
+        ],
+        "untested": list(untested),
+    }
+
+
+def _line(result: PolicyTestResult, coverage: bool) -> str:
+    line = f"{result.file}: {_counts(result.num_passed, result.num_failed)}, "
+    line += f"rule coverage {_percent(result.rule_coverage)}"
+    return line + "".join(f"\n  not covered: {rule}" for rule in result.uncovered if coverage)
+
+
+def _total(results: Sequence[PolicyTestResult], share: float) -> str:
+    counts = _counts(sum(r.num_passed for r in results), sum(r.num_failed for r in results))
+    return f"{counts}, rule coverage {_percent(share)}"
+
+
+def _counts(num_passed: int, num_failed: int) -> str:
+    return f"{num_passed} passed, {num_failed} failed"
+
+
+def _percent(share: float) -> str:
+    """Write a share without rounding up: 100 % means all."""
+    return f"{math.floor(1000 * share) / 10:g} %"
+
+
+def _exit_code(results: Sequence[PolicyTestResult], findings: Sequence[Diagnostic]) -> int:
+    if any(not result.cases and _only_reading(result) for result in results):
+        return EXIT_UNREADABLE
+    return EXIT_FINDINGS if any(finding.is_error for finding in findings) else EXIT_OK
+
+
+def _only_reading(result: PolicyTestResult) -> bool:
+    """Tell whether a file could not be read at all."""
+    errors = [finding for finding in result.diagnostics if finding.is_error]
+    return bool(errors) and all(finding.code.startswith("YAML") for finding in errors)

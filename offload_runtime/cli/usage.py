@@ -1,0 +1,56 @@
+"""Usage errors as findings: what click refused, with a code and a cure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import click
+
+from offload_runtime.cli.outcome import EXIT_USAGE, Outcome
+from offload_runtime.errors import Diagnostic
+
+
+def usage_outcome(error: click.UsageError, commands: Iterable[str]) -> Outcome:
+    """Return the finding behind `error`, with the closest name where there is one.
+
+    `commands` are the names that the program has.
+    """
+    code, hint = "CLI601", None
+    context = error.ctx
+    if isinstance(error, click.MissingParameter):
+        code = "CLI603"
+    elif isinstance(error, click.NoSuchOption):
+        code = "CLI602"
+        if error.possibilities:
+            hint = f"did you mean {_either(error.possibilities)}?"
+    elif isinstance(error, click.BadParameter):
+        code = "CLI604"
+    elif context is not None and context.parent is None:
+        code = "CLI605"
+        close = difflib.get_close_matches(_unknown_word(error), commands, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(sorted(commands))}"
+    if hint is None and context is not None:
+        hint = f"see `{context.command_path} --help`"
+    message = _plain_sentence(error)
+    return Outcome(
+        diagnostics=(Diagnostic(code, "error", message, hint=hint),),
+        exit_code=EXIT_USAGE,
+        next=(f"{context.command_path if context else 'offload'} --help",),
+    )
+
+
+def _plain_sentence(error: click.UsageError) -> str:
+    message = error.format_message().strip()
+    # click appends its own suggestion, which stands in the hint here.
+    message = message.split(" Did you mean ")[0].split(" (Possible options:")[0].rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _unknown_word(error: click.UsageError) -> str:
+    quoted = error.format_message().split("'")
+    return quoted[1] if len(quoted) > 2 else ""
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(sorted(names))

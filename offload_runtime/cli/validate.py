@@ -1,0 +1,74 @@
+"""`offload validate`: check policies and policy tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+
+from offload_runtime.cli.options import format_option, set_option
+from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
+from offload_runtime.cli.paths import files_named
+from offload_runtime.shipped import POLICY_FILE, TEST_FILE
+from offload_runtime.targets import TARGETS
+from offload_runtime.validate import FileVerdict, validate_file
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(sorted(TARGETS)),
+    help="Also name each clause that this front end cannot honour.",
+)
+@set_option
+@format_option("sarif", "github")
+def command(paths: tuple[str, ...], target: str | None, overrides: tuple[str, ...]) -> Outcome:
+    """Check policies and policy tests: shape, meaning, limits. Loads no torch.
+
+    PATH is a file, the name of a shipped policy, or a folder, which stands for each policy.yaml and
+    cases.yaml in and below it.
+
+    \b
+    Example:
+      offload validate policies/balanced/policy.yaml
+      offload validate policies --for inductor --format github
+    """
+    files = files_named(paths, (POLICY_FILE, TEST_FILE))
+    verdicts = [validate_file(file, target=target, overrides=overrides) for file in files]
+    return Outcome(
+        data={"files": [{"file": v.file, "kind": v.kind, "ok": v.ok} for v in verdicts]},
+        text="\n".join(_line(verdict) for verdict in verdicts),
+        diagnostics=tuple(finding for verdict in verdicts for finding in verdict.diagnostics),
+        exit_code=max(_exit_code(verdict) for verdict in verdicts),
+        next=_next(verdicts),
+        diagnostics_are_output=True,
+    )
+
+
+def _exit_code(verdict: FileVerdict) -> int:
+    if verdict.ok:
+        return EXIT_OK
+    # Where not even a kind was seen and only reading was complained of, there was no document to judge.
+    unread = verdict.kind is None and all(finding.code.startswith("YAML") for finding in verdict.diagnostics)
+    return EXIT_UNREADABLE if unread else EXIT_FINDINGS
+
+
+def _line(verdict: FileVerdict) -> str:
+    counts = Counter(finding.severity for finding in verdict.diagnostics)
+    found = [
+        f"{counts[s]} {s}{'s' if counts[s] > 1 else ''}" for s in ("error", "warning", "note") if counts[s]
+    ]
+    state = ["ok"] if verdict.ok else []
+    kind = [verdict.kind] if verdict.kind else []
+    return f"{verdict.file}: {', '.join([*kind, *state, *found])}"
+
+
+def _next(verdicts: list[FileVerdict]) -> tuple[str, ...]:
+    """Suggest to read up on the first error, or to go on with the first policy."""
+    errors = [finding for verdict in verdicts for finding in verdict.diagnostics if finding.is_error]
+    if errors:
+        return (f"offload codes {errors[0].code}",)
+    policies = [verdict.file for verdict in verdicts if verdict.kind == "Policy"]
+    return tuple(f"offload explain {file} --model builtin:llama-tiny" for file in policies[:1])
