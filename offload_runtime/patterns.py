@@ -153,7 +153,7 @@ def parse_layers(text: str) -> LayerRange:
         raise ValueError(f"{text!r} has step 0; a step is at least 1")
     layers = LayerRange(_parse_bound(bounds[0]), _parse_bound(bounds[1]), step)
     if _is_empty(layers):
-        raise ValueError(f"{text!r} selects no layer, however many there are")
+        raise ValueError(f"{text!r} selects no layer, however many there are; correct its bounds")
     return layers
 
 

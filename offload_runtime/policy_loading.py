@@ -8,6 +8,7 @@ position.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,18 @@ def percent_hint(value: object) -> str | None:
     return f"write {value * 100:g}% for the share {value:g}" if 0 < value < 1 else f"write {value:g}%"
 
 
+def name_hint(value: object) -> str | None:
+    """Suggest the name that is closest to a text."""
+    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(value)).strip("-._")[:64].strip("-._")
+    return f"did you mean {slug}?" if slug else None
+
+
 POLICY_HINTS: Mapping[str, Hint] = {
     "size": size_hint,
     "percent": percent_hint,
     "glob": glob_hint,
     "op": op_hint,
+    "name": name_hint,
 }
 
 
@@ -80,7 +88,8 @@ def read_policy(
     if tree is None:
         return PolicyReading(None, sorted_diagnostics(loader.findings.diagnostics))
     root = loader.overridden(tree.root, overrides)
-    _check_complete(root, loader.findings)
+    if loader.is_whole:
+        _check_complete(root, loader.findings)
     policy = read_policy_tree(root, loader.findings, tree.own_rules)
     return PolicyReading(policy, sorted_diagnostics(loader.findings.diagnostics))
 
@@ -97,6 +106,7 @@ class _Loader:
     def __init__(self) -> None:
         self.findings = Findings()
         self.loaded: dict[str, _Tree | None] = {}
+        self.is_whole = True
 
     def load(self, source: str | Path | Mapping[str, Any] | Document) -> _Tree | None:
         if isinstance(source, Document):
@@ -150,6 +160,7 @@ class _Loader:
         extends = root.get("extends")
         items = extends.items if isinstance(extends, ListNode) else ()
         bases = [self._base(item, file, chain) for item in items if isinstance(item, ScalarNode)]
+        self.is_whole &= None not in bases
         return [base for base in bases if base is not None]
 
     def _base(self, item: ScalarNode, file: str | None, chain: tuple[str, ...]) -> _Tree | None:

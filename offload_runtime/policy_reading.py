@@ -287,7 +287,8 @@ def _parsed(
     try:
         return parse(str(int(value)) if isinstance(value, float) else str(value))
     except ValueError as error:
-        findings.add(node, code, str(error))
+        message, _, cure = str(error).partition("; ")
+        findings.add(node, code, message, cure or None)
         return None
 
 

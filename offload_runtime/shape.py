@@ -113,6 +113,8 @@ class _Checker:
             failures += self._any_of(node, schema)
         if isinstance(node, ScalarNode):
             return failures + self._scalar(node, schema)
+        if "enum" in schema or "const" in schema:
+            return [*failures, self._expected(node, schema, "POL102", self._choices(schema))]
         if isinstance(node, ListNode):
             return failures + self._list(node, schema)
         return failures + self._mapping(node, schema)
@@ -148,18 +150,20 @@ class _Checker:
             code = "POL111" if node.path in ("apiVersion", "kind") else "POL103"
             return [self._expected(node, schema, code, repr(schema["const"]), f"write {schema['const']}")]
         if "enum" in schema and not any(_same(value, choice) for choice in schema["enum"]):
-            choices = [str(choice) for choice in schema["enum"]]
-            words = schema.get("x-expected") or f"one of {', '.join(choices)}"
-            return [self._expected(node, schema, "POL103", words, did_you_mean(str(value), choices))]
+            hint = did_you_mean(str(value), map(str, schema["enum"])) or f"write {self._choices(schema)}"
+            return [self._expected(node, schema, "POL103", self._choices(schema), hint)]
         if isinstance(value, str):
             return self._text(node, value, schema)
         if not isinstance(value, bool) and not schema.get("minimum", value) <= value <= schema.get(
             "maximum", value
         ):
-            return [
-                self._expected(node, schema, "POL109", f"between {schema['minimum']} and {schema['maximum']}")
-            ]
+            words = f"between {schema['minimum']} and {schema['maximum']}"
+            return [self._expected(node, schema, "POL109", words, f"write a number {words}")]
         return []
+
+    def _choices(self, schema: Schema) -> str:
+        choices = [str(choice) for choice in schema.get("enum", [schema.get("const")])]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
 
     def _text(self, node: ScalarNode, value: str, schema: Schema) -> list[Failure]:
         if len(value) < schema.get("minLength", 0):
@@ -230,7 +234,7 @@ class _Checker:
         words = " or ".join(_TYPE_WORDS[name] for name in types)
         if "x-expected" in schema:
             return self._expected(node, schema)
-        hint = None
+        hint = f"write {words}"
         if types == ["array"] and isinstance(node, ScalarNode):
             hint = f"write [{node.value}]"
         return self._failure(
@@ -250,6 +254,7 @@ class _Checker:
         suggest = self.hints.get(schema.get("x-hint", ""))
         if suggest is not None and isinstance(node, ScalarNode):
             hint = suggest(node.value) or hint
+        hint = hint or f"write {schema.get('x-expected', words)}"
         return self._failure(node, schema.get("x-code", code), message, hint, usable=not node.path)
 
     def _failure(

@@ -137,7 +137,12 @@ class _Reader:
                     self._report(self._span(event), "YAML026", "directives are refused", hint)
                 root = self._node(next(events), events, root_path, 1)
         if root is None:
-            self._report(Span(self.file, self.first_line, 1), "YAML007", "the document is empty", None)
+            self._report(
+                Span(self.file, self.first_line, 1),
+                "YAML007",
+                "the document is empty",
+                "start with apiVersion: offload/v1",
+            )
             raise _Stop
         return root
 
@@ -151,8 +156,7 @@ class _Reader:
             return InvalidNode(span, path)
         refused = self._refuse_properties(event, span)
         if isinstance(event, ScalarEvent):
-            node = self._scalar(event, span, path)
-            return InvalidNode(span, path) if refused else node
+            return InvalidNode(span, path) if refused else self._scalar(event, span, path)
         if isinstance(event, SequenceStartEvent):
             items: list[Node] = []
             while not isinstance(member := next(events), CollectionEndEvent):

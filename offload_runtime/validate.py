@@ -17,7 +17,6 @@ from offload_runtime.shipped import locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
 from offload_runtime.targets import check_target
 
-
 Overrides = Mapping[str, Any] | Sequence[str]
 
 
