@@ -279,9 +279,9 @@ class HostArena:
 
     def release(self, slot: Slot) -> None:
         """Take a slot back. Never blocks: finalizers call it from any thread and inside collections."""
-        _live_slots.pop(slot.address, None)
         if sys.is_finalizing() or os.getpid() != self._pid:
             return
+        _live_slots.pop(slot.address, None)
         self._released.append(slot)
         self.drain()
 
@@ -347,3 +347,7 @@ def _fitting(sizes: Sequence[int], num_bytes: int) -> list[int]:
             fitting.append(size)
             num_bytes -= size
     return fitting
+
+
+# A forked child does not own its parent's slots; the same addresses may come to mean other memory there.
+os.register_at_fork(after_in_child=_live_slots.clear)
