@@ -19,11 +19,13 @@ from torch.fx.experimental import symbolic_shapes
 __all__ = ["Storage", "find_storages", "hint", "layout_of", "tensor_bytes", "tensor_of"]
 
 Layout = Literal["contiguous", "dense", "strided"]
-_TORCH_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "_c10d_functional", "_quantized", "offload", "rngprims"})
-# The name of the hint function that never installs a guard: torch 2.13, then torch 2.11.
-_hint: Callable[[torch.SymInt | int, int], int] = getattr(symbolic_shapes, "optimization_hint", None) or getattr(
-    symbolic_shapes, "size_hint"
+_TORCH_NAMESPACES = frozenset(
+    {"aten", "prims", "prim", "quantized", "_c10d_functional", "_quantized", "offload", "rngprims"}
 )
+# The name of the hint function that never installs a guard: torch 2.13, then torch 2.11.
+_hint: Callable[[torch.SymInt | int, int], int] = getattr(
+    symbolic_shapes, "optimization_hint", None
+) or getattr(symbolic_shapes, "size_hint")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,9 @@ class _Groups:
 
 def _describe(members: list[fx.Node], position: dict[fx.Node, int]) -> Storage:
     members.sort(key=position.__getitem__)
-    num_bytes = max(hint(tensor.untyped_storage().nbytes()) for tensor in map(tensor_of, members) if tensor is not None)
+    num_bytes = max(
+        hint(tensor.untyped_storage().nbytes()) for tensor in map(tensor_of, members) if tensor is not None
+    )
     writes = {position[node] for node in members if _writes_own_output(node)}
     reads = set()
     for node in _with_possible_aliases(members):
@@ -188,7 +192,11 @@ def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
         value
         for argument, value in _bound_arguments(source)
         if argument.alias_info is not None
-        and (returned & set(argument.alias_info.before_set) or wildcard and "*" in argument.alias_info.after_set)
+        and (
+            returned & set(argument.alias_info.before_set)
+            or wildcard
+            and "*" in argument.alias_info.after_set
+        )
     ]
 
 
@@ -226,7 +234,10 @@ def _writes_own_output(node: fx.Node) -> bool:
         return True
     target = node.target
     if isinstance(target, OpOverload):
-        if any(argument.alias_info is not None and argument.alias_info.is_write for argument in target._schema.arguments):
+        if any(
+            argument.alias_info is not None and argument.alias_info.is_write
+            for argument in target._schema.arguments
+        ):
             return True
         aliases = any(value.alias_info is not None for value in target._schema.returns)
         return not aliases and not _shares_storage_with_argument(node)

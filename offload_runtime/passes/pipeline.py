@@ -24,7 +24,7 @@ from offload_runtime.passes.offload import TransferOps, offload_forward_pass, re
 from offload_runtime.passes.partition import Partition, partition_pass
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle, tag_activations_pass
 from offload_runtime.passes.tape import record_tape
-from offload_runtime.passes.verify import verify_partition
+from offload_runtime.passes.verify import read_original, verify_partition
 from offload_runtime.plan import Candidate, OffloadPlan, TensorVerdict, TransferSource, Variant
 from offload_runtime.planner import plan_largest_first, schedule_transfers
 from offload_runtime.simulator import Tape
@@ -227,17 +227,13 @@ def _rewrite(
     *,
     anchored: bool,
 ) -> Partition:
-    originals = [
-        (saved.forward.name, tensor) for saved in partition.saved if (tensor := tensor_of(saved.forward)) is not None
-    ]
+    original = read_original(partition)
     keys = {transfer.source.node: register(transfer.source) for transfer in plan.transfers}
     forward = offload_forward_pass(partition.forward, plan=plan, keys=keys, ops=ops, anchored=anchored)
     backward = reload_backward_pass(
         partition.backward, plan=plan, keys=keys, ops=ops, anchored=anchored, forward=forward
     )
-    verify_partition(
-        forward, backward, original_forward=originals, num_fwd_outputs=partition.num_fwd_outputs, ops=ops
-    )
+    verify_partition(forward, backward, original=original, ops=ops)
     offloaded = {name for transfer in plan.transfers for name in (*transfer.source.views, transfer.source.node)}
     remaining = tuple(saved for saved in partition.saved if saved.forward.name not in offloaded)
     return Partition(forward, backward, partition.num_fwd_outputs, remaining)

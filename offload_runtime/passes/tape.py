@@ -22,7 +22,10 @@ def record_tape(partition: Partition) -> Tape:
     end = num_forward + num_backward - 1
     saved = {node.forward.name: node.backward.name for node in partition.saved}
     backward_storages = {
-        node.name: storage for storage in find_storages(backward) for node in storage.nodes if node.op == "placeholder"
+        node.name: storage
+        for storage in find_storages(backward)
+        for node in storage.nodes
+        if node.op == "placeholder"
     }
     position = {node: index for index, node in enumerate(forward)}
     back_position = {node: index for index, node in enumerate(backward)}
