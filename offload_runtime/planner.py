@@ -33,6 +33,7 @@ def plan_largest_first(
     budget: int | None,
     keep_last: int,
     num_layers: int | None,
+    timeline: Timeline,
 ) -> Selection:
     """Pick the candidates that the policy offloads, largest first, within ``budget`` bytes (None: unlimited).
 
@@ -40,15 +41,15 @@ def plan_largest_first(
     budget is passed over and a smaller one may still fit, as published. ``must`` candidates are taken first.
     """
     reasons: list[str | None] = [None] * len(candidates)
+    tail = _start_of_last_layers(timeline, keep_last, num_layers)
     wanted: list[int] = []
     for index, (candidate, decision) in enumerate(zip(candidates, decisions, strict=True)):
         if decision.action != "offload":
             continue
-        kept = _kept_in_last_layers(candidate, keep_last, num_layers)
         if candidate.obstacle is not None:
             reasons[index] = candidate.obstacle
-        elif kept is not None and not decision.must:
-            reasons[index] = kept
+        elif tail is not None and candidate.ready >= tail and not decision.must:
+            reasons[index] = f"schedule.keep_last: it belongs to the last {keep_last} of {num_layers} layers or follows them"
         else:
             wanted.append(index)
     wanted.sort(key=lambda i: (not decisions[i].must, -candidates[i].moved_bytes, candidates[i].ready))
@@ -64,11 +65,15 @@ def plan_largest_first(
     return Selection(tuple(sorted(chosen)), tuple(reasons))
 
 
-def _kept_in_last_layers(candidate: Candidate, keep_last: int, num_layers: int | None) -> str | None:
-    layer = candidate.activation.layer
-    if keep_last == 0 or layer is None or num_layers is None or layer < num_layers - keep_last:
+def _start_of_last_layers(timeline: Timeline, keep_last: int, num_layers: int | None) -> int | None:
+    """Return the forward position at which the last ``keep_last`` layers begin; None keeps nothing.
+
+    What follows the layers (the head, the loss) is needed sooner still, so it is kept with them.
+    """
+    if keep_last == 0 or num_layers is None:
         return None
-    return f"schedule.keep_last: layer {layer} is one of the last {keep_last} of {num_layers}"
+    layers = enumerate(timeline.forward_layers)
+    return next((at for at, layer in layers if layer is not None and layer >= num_layers - keep_last), None)
 
 
 def schedule_transfers(

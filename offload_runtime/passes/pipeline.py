@@ -128,6 +128,7 @@ def _plan(
     decisions = [item.judged.decision or Decision("auto", source="default") for item in stored]
     limits, schedule = policy.policy.limits, policy.policy.schedule
     assert isinstance(schedule.defer, int) and isinstance(schedule.prefetch, int), "auto is refused before capture"
+    timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
         policy,
         candidates,
@@ -135,10 +136,11 @@ def _plan(
         budget=limits.budget,
         keep_last=schedule.keep_last,
         num_layers=joint.layers.num_layers,
+        timeline=timeline,
     )
     transfers = schedule_transfers(
         [candidates[index] for index in selection.chosen],
-        read_timeline(joint, partition),
+        timeline,
         defer=schedule.defer,
         prefetch=schedule.prefetch,
     )
