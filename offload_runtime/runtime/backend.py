@@ -138,6 +138,10 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
         """Stay one object: Inductor copies its configuration, and the graph it compiles belongs to this session."""
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the identity: Inductor hashes its configuration, and must not drag the model into that."""
+        return tuple, (self.uuid(),)
+
     def uuid(self) -> Any:
         """Identify this partitioner to Inductor's caches: no two policies ever share a compiled graph."""
         options = self.session.options
