@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 from yaml.events import (
     AliasEvent,
     CollectionEndEvent,
+    CollectionStartEvent,
     DocumentEndEvent,
     DocumentStartEvent,
     Event,
@@ -43,11 +44,14 @@ from offload_runtime.plain_scalars import Refusal, resolve_plain
 
 MAX_FINDINGS = 100
 
+_TOO_DEEP = f"the document is nested deeper than {MAX_DEPTH} levels"
+
 _NOT_PLAIN_ASCII = re.compile(r"[^\x20-\x7e\n]")
 _IGNORABLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_BLOCK_HEADER = re.compile(r"[|>][-+1-9]{0,2}( *\n| *\Z| +#)")
 _SPECIAL_START = re.compile(r"(?:^|[:,\[{-])\s*([*&!%@`|>])[^\s,]*$")
 
 
@@ -149,7 +153,7 @@ class _Reader:
     def _node(self, event: Event, events: Iterator[Event], path: str, depth: int) -> Node:
         assert isinstance(event, NodeEvent)
         span = self._span(event)
-        self._count(span, depth)
+        self._count(span, depth if isinstance(event, CollectionStartEvent) else 0)
         if isinstance(event, AliasEvent):
             hint = f'write the value out; quote it if a pattern was meant: "*{event.anchor}"'
             self._report(span, "YAML023", f"alias *{event.anchor} is refused", hint)
@@ -189,7 +193,7 @@ class _Reader:
         """Return the text of a key, None after reporting one that is no text."""
         span = self._span(event)
         if isinstance(event, ScalarEvent) and event.value == "<<" and not event.style:
-            self._count(span, depth)
+            self._count(span)
             self._report(span, "YAML024", "merge key << is refused", "write the keys out", path)
             return None
         if not isinstance(event, ScalarEvent):
@@ -198,7 +202,7 @@ class _Reader:
                 span, "YAML021", "a key that is not plain text is refused", "write keys as text", path
             )
             return None
-        self._count(span, depth)
+        self._count(span)
         if self._refuse_properties(event, span):
             return None
         if not event.style and not isinstance(resolve_plain(event.value), str):
@@ -220,8 +224,11 @@ class _Reader:
                 self._report(span, value.code, value.message, value.hint, path)
                 return InvalidNode(span, path)
             return ScalarNode(value, span, path)
+        start, end = _extent(event)
+        if event.style in ("|", ">") and not _BLOCK_HEADER.match(self.text[start:end]):
+            hint = "put a blank before the #, or nothing after the | or >"
+            self._report(span, "YAML010", "not YAML: a comment needs a blank before it", hint, path)
         if event.style == '"':
-            start, end = _extent(event)
             if re.search(r"(?<!\\)(\\\\)*\\/", self.text[start:end]):
                 self._report(
                     span, "YAML037", "escape \\/ is unknown to readers of YAML 1.1", "write / alone", path
@@ -250,7 +257,7 @@ class _Reader:
 
     # Findings
 
-    def _count(self, span: Span, depth: int) -> None:
+    def _count(self, span: Span, depth: int = 0) -> None:
         self.num_nodes += 1
         if self.num_nodes > MAX_NODES:
             self._report(
@@ -258,9 +265,7 @@ class _Reader:
             )
             raise _Stop
         if depth > MAX_DEPTH:
-            self._report(
-                span, "YAML005", f"the document is nested deeper than {MAX_DEPTH} levels", "flatten it"
-            )
+            self._report(span, "YAML005", _TOO_DEEP, "flatten it")
             raise _Stop
 
     def _report(self, span: Span, code: str, message: str, hint: str | None, path: str = "") -> None:
@@ -269,8 +274,9 @@ class _Reader:
             raise _Stop
 
     def _span(self, event: Event) -> Span:
-        mark = event.start_mark
-        assert mark is not None
+        return self._span_of(event.start_mark)
+
+    def _span_of(self, mark: Any) -> Span:
         return Span(self.file, mark.line + self.first_line, mark.column + 1)
 
     def _syntax_finding(self, error: yaml.YAMLError) -> Diagnostic:
@@ -279,11 +285,13 @@ class _Reader:
         context = getattr(error, "context", None)
         if mark is None:
             return Diagnostic.at(Span(self.file), "YAML010", f"not YAML: {problem}")
-        lines = self.text.split("\n")
-        line = lines[mark.line] if mark.line < len(lines) else ""
+        if "nesting depth" in problem:
+            return Diagnostic.at(self._span_of(mark), "YAML005", _TOO_DEEP, hint="flatten it")
+        lines = [*self.text.split("\n"), ""]
         message = f"not YAML: {problem}{f' ({context})' if context else ''}"
-        span = Span(self.file, mark.line + self.first_line, mark.column + 1)
-        return Diagnostic.at(span, "YAML010", message, hint=_syntax_hint(line, mark.column))
+        return Diagnostic.at(
+            self._span_of(mark), "YAML010", message, hint=_syntax_hint(lines[: mark.line + 1], mark.column)
+        )
 
 
 def _extent(event: Event) -> tuple[int, int]:
@@ -312,11 +320,13 @@ def _character_finding(character: str) -> tuple[str, str, str]:
     return "YAML012", f"invisible character U+{ord(character):04X} ({name.lower()})", "delete it"
 
 
-def _syntax_hint(line: str, column: int) -> str | None:
+def _syntax_hint(lines: Sequence[str], column: int) -> str:
+    """Guess from the line of the error, and the one before, what is usually wrong there."""
+    line = lines[-1]
     special = _SPECIAL_START.search(line[: column + 1])
     if special:
         return f"a value that starts with {special.group(1)} has to be quoted"
-    if re.match(r"\s*[A-Za-z_]+:[^\s]", line):
+    if any(re.match(r"\s*[A-Za-z_]+:[^\s]", near) for near in lines[-2:]):
         return "put a space after the colon"
     if line[column : column + 1] == ":":
         return "quote a value that contains ': '"

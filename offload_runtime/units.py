@@ -21,7 +21,7 @@ UNIT_BYTES: dict[str, int] = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", start=1)},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)},
 }
-SIZE_PATTERN = r"^(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})? ?(B|[KMGTP]i?B)$"
+SIZE_PATTERN = r"^(0|[1-9][0-9]{0,19})(\.[0-9]{1,9})? ?(B|[KMGTP]i?B)$"
 PERCENT_PATTERN = r"^(0|[1-9][0-9]{0,2})(\.[0-9]{1,9})?%$"
 
 _SIZE = re.compile(SIZE_PATTERN.replace("$", r"\Z"))

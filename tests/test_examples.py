@@ -1,4 +1,4 @@
-"""Examples are tests: a positive one has no finding, a negative one has exactly those that its first line names."""
+"""Examples are tests: a positive one has no finding, a negative one those that its first line names."""
 
 from __future__ import annotations
 
