@@ -2,7 +2,7 @@
 
     d2h_start   compute --event--> D2H stream: [fences of the slot] copy, event E
     d2h_wait    compute waits for E; the source may go
-    h2d_start   compute allocates dev --event--> H2D stream: [E] copy, event F
+    h2d_start   compute allocates dev --event--> H2D stream: [fences, E among them] copy, event F
     h2d_wait    compute waits for F
 
 One stream for both directions would halve a duplex link. The engine owns both streams for the life of the
@@ -56,10 +56,9 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Offload:
-    """Follow one host buffer. ``ready`` is the end of its D2H copy, None for a buffer of no bytes."""
+    """Follow one host buffer: its D2H copy, then its reloads."""
 
     record: TransferRecord
-    ready: torch.cuda.Event | None = None
     outgoing: _Pending | None = None
     waited: bool = False
     incoming: list[_Pending] = field(default_factory=list)
@@ -71,6 +70,11 @@ class _Timing:
     interval: Interval
     start: torch.cuda.Event
     end: torch.cuda.Event
+
+
+def enqueue_copy(to: torch.Tensor, from_: torch.Tensor) -> None:
+    """Copy between device and pinned memory on the current stream, without waiting for it."""
+    to.copy_(from_, non_blocking=True)
 
 
 class CudaEngine:
@@ -103,7 +107,6 @@ class CudaEngine:
         slot.engine, slot.state, slot.on_release = self, offload, self._release
         if num_bytes:
             fence = self._copy(record, "d2h", slot, to=slot.bytes(), from_=byte_span(src), compute=compute)
-            offload.ready = fence.event
             offload.outgoing = _Pending(record, src, fence.event, compute)
         return host
 
@@ -131,16 +134,8 @@ class CudaEngine:
         compute = self._compute_stream(record)
         # On the compute stream, so that its next user there is ordered after this one's last.
         dev = torch.empty_strided(host.shape, host.stride(), dtype=host.dtype, device=self.device)
-        if offload.ready is not None:
-            fence = self._copy(
-                record,
-                "h2d",
-                slot,
-                to=byte_span(dev),
-                from_=slot.bytes(),
-                compute=compute,
-                after=offload.ready,
-            )
+        if slot.num_bytes:
+            fence = self._copy(record, "h2d", slot, to=byte_span(dev), from_=slot.bytes(), compute=compute)
             offload.incoming.append(_Pending(record, dev, fence.event, compute))
         return dev
 
@@ -162,6 +157,13 @@ class CudaEngine:
     def drain(self) -> None:
         """Let go of whatever dead host buffers still hold; never blocks."""
         self.arena.drain()
+
+    def copy_stream(self, direction: Direction) -> torch.cuda.Stream:
+        """Return the engine's stream for one direction, made on first use; the engine owns it."""
+        stream = self._streams.get(direction)
+        if stream is None:
+            stream = self._streams[direction] = torch.cuda.Stream(self.device)
+        return stream
 
     def set_profiling(self, enabled: bool) -> None:
         """Time copies and stalls from now on, or stop; costs four events a transfer."""
@@ -197,12 +199,6 @@ class CudaEngine:
         assert isinstance(slot.state, _Offload), "a slot's state belongs to the engine that started it"
         return slot, slot.state
 
-    def _copy_stream(self, direction: Direction) -> torch.cuda.Stream:
-        stream = self._streams.get(direction)
-        if stream is None:
-            stream = self._streams[direction] = torch.cuda.Stream(self.device)
-        return stream
-
     def _copy(
         self,
         record: TransferRecord,
@@ -212,19 +208,16 @@ class CudaEngine:
         to: torch.Tensor,
         from_: torch.Tensor,
         compute: torch.cuda.Stream,
-        after: torch.cuda.Event | None = None,
     ) -> CudaFence:
         """Enqueue one copy behind the compute stream's present point and return its fence."""
         lane = (self.device, direction)
         with self._lock:
-            stream = self._copy_stream(direction)
+            stream = self.copy_stream(direction)
             with torch.cuda.stream(stream):
                 stream.wait_stream(compute)
-                if after is not None:
-                    stream.wait_event(after)
                 self._wait_for_fences(stream, slot, lane)
                 start = self._timing_event(stream)
-                to.copy_(from_, non_blocking=True)
+                enqueue_copy(to, from_)
                 event = self._timing_event(stream) or stream.record_event()
             fence = CudaFence(lane, next(self._sequence), event)
             slot.add_fence(fence)
@@ -234,7 +227,10 @@ class CudaEngine:
         return fence
 
     def _wait_for_fences(self, stream: torch.cuda.Stream, slot: Slot, lane: Hashable) -> None:
-        """Wait for the copies of the memory's earlier users; those of the same lane are ordered anyway."""
+        """Wait for every earlier copy from or to this memory: for a reload, its own offload is one of them.
+
+        Copies of the same lane are ordered anyway.
+        """
         for fence in slot.fences:
             if fence.lane != lane:
                 assert isinstance(fence, CudaFence), "the arena of CUDA devices has fences of CUDA engines"
