@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.errors import Diagnostic, RunError
+from offload_runtime.errors import Diagnostic, RefusedError, RunError
 from offload_runtime.models.findings import findings
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.numbers import first_final_difference, first_step_difference
@@ -122,7 +122,12 @@ class _Runner:
         reference = self.run("reference", request=request, numbers=True, deterministic=deterministic)
         if reference is None:
             return None, None
-        return self.run("policy", request=request, numbers=True, deterministic=deterministic), reference
+        policy = self.run("policy", request=request, numbers=True, deterministic=deterministic)
+        if policy is not None and policy.start != reference.start:
+            message = f"{self.request.spec} starts from other weights or data each time it is built"
+            hint = "draw all that is random from torch's generator, which is seeded before the function is called"
+            raise RefusedError(Diagnostic("MOD735", "error", message, hint=hint))
+        return policy, reference
 
     def reduced(self, num_layers: int | None) -> _Compared:
         """Compare at the largest number of layers whose reference fits, found by bisection."""

@@ -33,13 +33,14 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
 
             return build_transformer(request, config)
     except ModuleNotFoundError as error:
-        if error.name not in ("transformers", "diffusers"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("transformers", "diffusers"):
             raise
         raise RefusedError(
             Diagnostic(
                 "MOD705",
                 "error",
-                f"{request.spec} needs the package {error.name}, which is not installed",
+                f"{request.spec} needs the package {package}, and {error.name} is not installed",
                 hint="install the extra: pip install 'offload-runtime[hf]'",
             )
         ) from error

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.models.result import Difference, TensorKind
+from offload_runtime.models.under_test import tensors_in
 
 # Odd 64-bit constants of splitmix64, as the signed integers that torch has.
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -41,6 +42,12 @@ def step_numbers(module: nn.Module, loss: Tensor) -> StepNumbers:
         for name, parameter in module.named_parameters()
     )
     return StepNumbers(loss.detach().cpu().clone(), gradients)
+
+
+def starting_point(module: nn.Module, batch: object) -> int:
+    """Return a fingerprint of all parameters, buffers and the tensors of ``batch``, before the first step."""
+    tensors = [*module.parameters(), *module.buffers(), *tensors_in(batch)]
+    return hash(tuple(fingerprint(tensor) for tensor in tensors))
 
 
 def final_numbers(module: nn.Module) -> FinalNumbers:

@@ -49,6 +49,11 @@ class ModelRequest:
         """
         builder = _builder(self.spec)
         device = torch.device(self.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            hint = "give --device cpu: the simulated engine runs there"
+            raise RefusedError(
+                Diagnostic("MOD707", "error", f"no CUDA device here for {self.device}", hint=hint)
+            )
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(self.seed)

@@ -19,7 +19,13 @@ from torch import Tensor, nn
 
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
-from offload_runtime.models.numbers import FinalNumbers, StepNumbers, final_numbers, step_numbers
+from offload_runtime.models.numbers import (
+    FinalNumbers,
+    StepNumbers,
+    final_numbers,
+    starting_point,
+    step_numbers,
+)
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.plan import Variant
@@ -67,6 +73,7 @@ class Training:
     peak_device_bytes: int | None
     report: Report | None
     num_pins: int
+    start: int | None
     steps: tuple[StepNumbers, ...]
     final: FinalNumbers | None
 
@@ -96,6 +103,7 @@ def train(request: ModelRequest, plan: TrainingPlan, advance: Advance) -> Traini
 def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], advance: Advance) -> Training:
     model = request.resolve()
     torch.manual_seed(request.seed)
+    start = starting_point(model.module, model.example_args) if plan.numbers else None
     compiled = _compiled(model, plan, options)
     optimizer = model.make_optimizer()
     meter = _CudaMeter(model.device, plan.steps) if model.device.type == "cuda" else _NoMeter()
@@ -130,6 +138,7 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         peak_device_bytes=meter.peak_bytes() or _simulated_peak(found),
         report=found,
         num_pins=(found.num_pins if found is not None else 0) - pins_at_first,
+        start=start,
         steps=tuple(numbers),
         final=final_numbers(model.module) if plan.numbers else None,
     )

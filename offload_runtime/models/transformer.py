@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.initialization import no_init_weights
 
 from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.models.batches import ImageBatches, SameLabels, TextBatches
-from offload_runtime.models.construction import construct
+from offload_runtime.models.construction import allocates, construct
 from offload_runtime.models.huggingface import KINDS, configured_dtype, unsupported
 from offload_runtime.models.resolve import ModelRequest, refuse_options
 from offload_runtime.models.under_test import Batch, ModelUnderTest, count_parameters
@@ -101,9 +103,9 @@ def build_transformer(request: ModelRequest, data: Mapping[str, Any]) -> ModelUn
         )
     dtype_name = request.dtype or configured_dtype(data)
     dtype, device = getattr(torch, dtype_name), torch.device(request.device)
+    batches = _batches(request, kind, config, dtype)
     module = construct(request.spec, lambda: _build(request, kind, config, dtype), dtype, device)
     use_loss(module, kind.loss)
-    batches = _batches(request, kind, config, dtype)
     return ModelUnderTest(
         name=request.spec,
         description=f"{type(module).__name__} of {request.spec} ({dtype_name})",
@@ -171,18 +173,22 @@ def _kind(request: ModelRequest, config: Any) -> _Kind:
 
 def _build(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) -> nn.Module:
     # Experts are left to transformers' own choice, grouped products: their loop would look at the data.
+    weights = nullcontext() if allocates(torch.empty(0).device) else no_init_weights()
     softcapped = getattr(config, "attn_logit_softcapping", None) is not None
-    try:
-        model = kind.auto_class.from_config(
-            config, attn_implementation="eager" if softcapped else "sdpa", dtype=dtype
-        )
-    except ValueError as error:
-        if "scaled_dot_product_attention" not in str(error):
-            raise unsupported(request.spec, str(error), "correct the config.json") from error
-        model = kind.auto_class.from_config(config, attn_implementation="eager", dtype=dtype)
+    with weights:
+        try:
+            attention = "eager" if softcapped else "sdpa"
+            model = kind.auto_class.from_config(config, attn_implementation=attention, dtype=dtype)
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise unsupported(request.spec, str(error), "correct the config.json") from error
+            model = kind.auto_class.from_config(config, attn_implementation="eager", dtype=dtype)
     if kind is _CAUSAL and config._attn_implementation == "sdpa":
         transformers.AttentionInterface.register(_CAUSAL_SDPA, _causal_sdpa)
         model.set_attn_implementation(_CAUSAL_SDPA)
+    if kind is _CAUSAL and getattr(model, "loss_type", None) is None:
+        # Classes not named ForCausalLM take this loss by default, with a warning that breaks the graph.
+        model.loss_type = "ForCausalLM"
     module: nn.Module = model.train()
     return module
 
@@ -217,12 +223,18 @@ def use_loss(module: nn.Module, loss: Callable[..., Tensor]) -> None:
 
 def _batches(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) -> Callable[[int], Batch]:
     device = torch.device(request.device)
+    needed = ("vocab_size",) if kind.has_text else ("num_channels", "image_size", "num_labels")
+    sizes = {name: getattr(config, name, None) for name in needed}
+    missing = [name for name, size in sizes.items() if not isinstance(size, int)]
+    if missing:
+        reason = f"its configuration gives no number for {' and '.join(missing)}"
+        raise unsupported(request.spec, reason, "write a package.module:function that builds it")
     if not kind.has_text:
         return ImageBatches(
             request.batch or 8,
-            config.num_channels,
-            config.image_size,
-            config.num_labels,
+            sizes["num_channels"],
+            sizes["image_size"],
+            sizes["num_labels"],
             dtype,
             device,
             request.seed,
@@ -238,5 +250,5 @@ def _batches(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype
                 hint=f"give --seq {longest} or less",
             )
         )
-    text = TextBatches(request.batch or 1, seq, config.vocab_size, device, request.seed)
+    text = TextBatches(request.batch or 1, seq, sizes["vocab_size"], device, request.seed)
     return text if kind is _SEQ2SEQ else SameLabels(text)
