@@ -6,6 +6,7 @@ from typing import Unpack
 
 import click
 
+from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
     ModelOptions,
     format_option,
@@ -48,7 +49,7 @@ def command(
     from offload_runtime.reporting.training import render_training
 
     request = model_request(model)
-    with shown_progress() as advance:
+    with foreign_code(), shown_progress() as advance:
         result = compare_training(request, compiled, steps=steps, mode=mode, progress=advance)
     return Outcome(
         data=result.to_data(),

@@ -6,6 +6,7 @@ from typing import Unpack
 
 import click
 
+from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
     ModelOptions,
     format_option,
@@ -61,7 +62,7 @@ def command(
     from offload_runtime.models.explanation import explain_policy
 
     request = model_request(model)
-    with shown_progress() as advance:
+    with foreign_code(), shown_progress() as advance:
         report = explain_policy(request, compiled, mode=mode, progress=advance)
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(

@@ -22,20 +22,27 @@ def test_a_code_has_a_page_with_its_cure_and_both_examples(offload: Offload, spe
     finished = offload("codes", spelling)
     assert finished.exit_code == 0
     assert finished.stdout.startswith(f"CLI602 (error): {entry.title}\n")
-    for part in (entry.explanation, f"cure: {entry.cure}", f"  {entry.bad_example}", f"  {entry.good_example}"):
+    for part in (
+        entry.explanation,
+        f"cure: {entry.cure}",
+        f"  {entry.bad_example}",
+        f"  {entry.good_example}",
+    ):
         assert part in finished.stdout
 
 
 def test_an_unknown_code_is_a_usage_error_that_names_the_closest(offload: Offload) -> None:
-    finished = offload("codes", "CLI60", "--format", "json")
+    finished = offload("codes", "CLIO602", "--format", "json")
     assert finished.exit_code == 2
     (finding,) = finished.document["diagnostics"]
     assert finding["code"] == "CLI606"
-    assert re.fullmatch(r"did you mean CLI60\d\?", finding["hint"])
+    assert finding["hint"] == "did you mean CLI602?"
     assert "`offload codes`" in offload("codes", "nonsense").stderr
 
 
 def test_every_code_that_the_command_line_raises_is_in_the_table() -> None:
-    raised = {code for file in CLI.glob("*.py") for code in re.findall(r'"([A-Z]{3,4}\d{3})"', file.read_text())}
+    raised = {
+        code for file in CLI.glob("*.py") for code in re.findall(r'"([A-Z]{3,4}\d{3})"', file.read_text())
+    }
     assert raised
     assert raised <= set(CODES)
