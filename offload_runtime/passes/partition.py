@@ -5,6 +5,7 @@ The only module that names ``torch._functorch.partitioners``; both functions are
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -55,6 +56,8 @@ def partition_pass(
         if splitter == "min_cut"
         else partitioners.default_partition
     )
+    if splitter == "save_everything":
+        _give_dead_calls_a_user(gm.graph)
     forward, backward = split(
         gm,
         example_inputs,
@@ -63,6 +66,19 @@ def partition_pass(
     )
     _drop_unread(forward, backward, num_fwd_outputs)
     return read_partition(forward, backward, num_fwd_outputs=num_fwd_outputs)
+
+
+def _give_dead_calls_a_user(graph: fx.Graph) -> None:
+    """Let torch's default partitioner see that an unused call (a dead attention) yields several tensors.
+
+    Dead code elimination keeps calls that may draw random numbers, and the partitioner knows a multi-output call by its
+    ``getitem`` users alone.
+    """
+    for node in list(graph.nodes):
+        if node.op == "call_function" and not node.users and isinstance(node.meta.get("val"), (tuple, list)):
+            with graph.inserting_after(node):
+                first = graph.call_function(operator.getitem, (node, 0))
+            first.meta["val"] = node.meta["val"][0]
 
 
 def _drop_unread(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:

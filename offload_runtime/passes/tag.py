@@ -77,8 +77,9 @@ def _mark_together(producer: fx.Node, outputs: Sequence[fx.Node]) -> None:
     if CheckpointPolicy.MUST_SAVE in marks:
         producer.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         for node in outputs:
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    elif marks == {CheckpointPolicy.MUST_RECOMPUTE}:
+            if node.meta.get("recompute") is not None:
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    elif CheckpointPolicy.MUST_RECOMPUTE in marks:
         producer.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 

@@ -10,7 +10,7 @@ from offload_runtime.errors import PolicyError
 
 __all__ = ["draw_policy"]
 
-_ACTIONS = ("save", "recompute", "offload", "offload", "auto")
+_ACTIONS = ("save", "recompute", "offload", "offload", "offload", "auto")
 _OP_CLASSES = ("matmul", "attention", "norm", "activation", "elementwise", "copy", "view", "reduction", "random")
 _MODULES = ("**.mlp", "layers.*.attention", "**.norm", "head", "layers.**")
 _LAYERS = (":2", "-1:", ":50%", "0", "outside")
@@ -38,11 +38,11 @@ def _draw_document(rng: random.Random) -> dict[str, Any]:
         "apiVersion": "offload/v1",
         "kind": "Policy",
         "name": "drawn",
-        "limits": {"budget": rng.choice(("unlimited", "unlimited", "0B", "200B", "1KiB", "4KiB"))},
+        "limits": {"budget": rng.choice(("unlimited",) * 6 + ("0B", "200B", "1KiB"))},
         "schedule": {
             "defer": rng.choice((0, 1, 2, 8)),
             "prefetch": rng.choice((0, 1, 2, 8)),
-            "keep_last": rng.choice((0, 0, 1, 3)),
+            "keep_last": rng.choice((0, 0, 0, 0, 1, 3)),
         },
         "activations": activations,
     }

@@ -80,10 +80,15 @@ def draw_program(rng: random.Random, *, max_steps: int = 18) -> Program | None:
     returnable = [index for index in defined if values[index].is_floating_point()]
     if not returnable:
         return None
-    outputs = [returnable[-1], *rng.sample(returnable, min(rng.randint(0, 2), len(returnable)))]
+    consumed = {index for step in steps for index in step.arguments}
+    unread = [index for index in returnable if index not in consumed]
+    # Most of what nobody reads is returned, so that little is dead code; some that others read escapes as well.
+    outputs = [index for index in unread if index == unread[-1] or rng.random() < 0.8][-4:]
+    if not outputs or rng.random() < 0.3:
+        outputs.append(rng.choice(returnable))
     if rng.random() < 0.15:
         outputs.append(rng.randrange(num_given))
-    graded = [0, *(position for position in range(1, len(outputs)) if rng.random() < 0.6)]
+    graded = [0, *(position for position in range(1, len(outputs)) if rng.random() < 0.8)]
     updated = rng.choice(returnable) if rng.random() < 0.2 else None
     return Program(inputs, parameters, tuple(steps), tuple(outputs), tuple(graded), updated, seed)
 

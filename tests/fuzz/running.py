@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 
 from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.passes.partition import Partition
+from offload_runtime.passes import pipeline
+from offload_runtime.passes.partition import Partition, partition_pass
 from offload_runtime.passes.pipeline import JointInputs, RewrittenPair, rewrite_joint
 from offload_runtime.plan import TransferSource, Variant
 from offload_runtime.runtime.arena import HostArena
@@ -24,17 +27,23 @@ from offload_runtime.simulator import peak_memory
 from tests.fuzz.policies import draw_policy
 from tests.fuzz.programs import Program, build_module, draw_program, example_inputs
 
-__all__ = ["Case", "Outcome", "draw_case", "run_case", "same_bits", "trace_pair"]
+__all__ = ["Case", "Outcome", "draw_case", "run_case", "same_bits"]
 
 TIMINGS = ("early", "late", "random")
+PARTITIONINGS = ("tagged", "tagged", "untagged", "save_everything")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One draw: a program, a policy, and when the simulated engine makes its copies."""
+    """One draw: a program, a policy, how the graph is split, and when the simulated engine makes its copies.
+
+    ``partitioning`` is ``tagged`` as users get it. The others split without the policy's tags, by min-cut or saving
+    everything: then views and slices are saved, which tags would have recomputed, and the passes have to replay them.
+    """
 
     program: Program
     policy: CompiledPolicy
+    partitioning: str
     timing: Any
     engine_seed: int
 
@@ -60,7 +69,9 @@ def draw_case(rng: random.Random, *, max_steps: int = 18) -> Case | None:
     program = draw_program(rng, max_steps=max_steps)
     if program is None:
         return None
-    return Case(program, draw_policy(rng), rng.choice(TIMINGS), rng.randrange(2**16))
+    return Case(
+        program, draw_policy(rng), rng.choice(PARTITIONINGS), rng.choice(TIMINGS), rng.randrange(2**16)
+    )
 
 
 def run_case(case: Case) -> Outcome:
@@ -80,7 +91,7 @@ def run_case(case: Case) -> Outcome:
         return outcome
     arena = HostArena()
     engine = SimulatedEngine(arena, seed=case.engine_seed, timing=case.timing)
-    partitioner = _Partitioner(case.policy)
+    partitioner = _Partitioner(case.policy, case.partitioning)
     with use_engine(engine):
         rewritten = _train(_compile(build_module(case.program), case.program, partitioner), case.program)
     if partitioner.pair is None or partitioner.backward_call is None:
@@ -91,17 +102,25 @@ def run_case(case: Case) -> Outcome:
     outcome.faults += partitioner.differences_from_reference()
     outcome.faults += _accounting_faults(partitioner.pair, partitioner.reference, engine, arena)
     outcome.shown += _plan_features(partitioner.pair)
+    outcome.shown[f"split_{case.partitioning}"] += 1
     forget_transfers(partitioner.keys)
     return outcome
 
 
-def trace_pair(
-    program: Program, policy: CompiledPolicy, variant: Variant = "policy"
-) -> tuple[RewrittenPair, Partition] | None:
-    """Return the rewritten pair of a program (and a copy of its partition), or None where nothing is differentiated."""
-    partitioner = _Partitioner(policy, variant)
-    _train(_compile(build_module(program), program, partitioner), program)
-    return None if partitioner.pair is None else (partitioner.pair, partitioner.pair.partition)
+@contextmanager
+def _splitting(partitioning: str) -> Iterator[None]:
+    """Keep the policy's tags from the partitioner, or let it save everything."""
+    with ExitStack() as stack:
+        if partitioning != "tagged":
+            untouched = mock.patch.object(pipeline, "tag_activations_pass")
+            stack.enter_context(untouched)
+        if partitioning == "save_everything":
+
+            def split(*args: Any, **kwargs: Any) -> Partition:
+                return partition_pass(*args, **{**kwargs, "splitter": "save_everything"})
+
+            stack.enter_context(mock.patch.object(pipeline, "partition_pass", split))
+        yield
 
 
 class _Partitioner:
@@ -110,8 +129,8 @@ class _Partitioner:
     Also stands in for the compiler of both sides, to see the arguments that the runtime passes.
     """
 
-    def __init__(self, policy: CompiledPolicy, variant: Variant = "policy") -> None:
-        self.policy, self.variant = policy, variant
+    def __init__(self, policy: CompiledPolicy, partitioning: str, variant: Variant = "policy") -> None:
+        self.policy, self.partitioning, self.variant = policy, partitioning, variant
         self.pair: RewrittenPair | None = None
         self.reference: RewrittenPair | None = None
         self.keys: list[int] = []
@@ -128,9 +147,10 @@ class _Partitioner:
         return self.pair.partition.forward, self.pair.partition.backward
 
     def _rewrite(self, gm: fx.GraphModule, inputs: JointInputs, variant: Variant) -> RewrittenPair:
-        return rewrite_joint(
-            gm, inputs, policy=self.policy, mode="graph", variant=variant, ops=OPS, register=self._register
-        )
+        with _splitting(self.partitioning):
+            return rewrite_joint(
+                gm, inputs, policy=self.policy, mode="graph", variant=variant, ops=OPS, register=self._register
+            )
 
     def _register(self, source: TransferSource) -> int:
         self.keys.append(register_transfer(source.node, source.num_bytes, poison_source=True))
@@ -273,7 +293,7 @@ def _compare(name: str, expected: Iterable[Any], actual: Iterable[Any]) -> list[
 
 def _unless_torch_differs(case: Case, rewritten: _Results) -> list[str]:
     """Blame the policy only if AOTAutograd without any policy gives other numbers too."""
-    partitioner = _Partitioner(case.policy, "baseline")
+    partitioner = _Partitioner(case.policy, "tagged", "baseline")
     untouched = _train(_compile(build_module(case.program), case.program, partitioner), case.program)
     return _differences("no policy", untouched, rewritten)
 
