@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from offload_runtime.op_classes import OP_CLASSES
+from offload_runtime.op_classes import OP_CLASSES, class_of_overload
 from offload_runtime.policy import Match
 
 ActivationLayout = Literal["contiguous", "dense", "strided"]
@@ -94,9 +94,16 @@ def _op_matches(match: Match, activation: SavedActivation, known: frozenset[str]
         return True
     if any(op in OP_CLASSES for op in match.op):
         _need("op_class", known)
-    if any(op not in OP_CLASSES for op in match.op):
+    if any(op not in OP_CLASSES and _may_be_of_class(op, activation, known) for op in match.op):
         _need("op", known)
     return False
+
+
+def _may_be_of_class(overload: str, activation: SavedActivation, known: frozenset[str]) -> bool:
+    """Tell whether an activation of which only the class is known may come from ``overload``."""
+    if "op" in known or "op_class" not in known:
+        return True
+    return class_of_overload(overload) in (None, activation.op_class)
 
 
 def _layers_match(match: Match, activation: SavedActivation, known: frozenset[str]) -> bool:

@@ -83,13 +83,22 @@ def _parse(path: str, value: Any, is_text: bool, number: int, findings: Findings
     if not is_text:
         document = document_from_data(value, file=OVERRIDE_FILE)
     else:
+        column = len(path) + 2
+        if not value.strip():
+            place = Span(OVERRIDE_FILE, number, column)
+            findings.add(place, "YAML034", "a value is missing here", "give a value", path=dotted)
+            return None
         try:
             # Blanks in front of the value put its columns where they are in the override.
             document = read_yaml(
-                " " * (len(path) + 1) + value, OVERRIDE_FILE, root_path=dotted, first_line=number
+                " " * (column - 1) + value, OVERRIDE_FILE, root_path=dotted, first_line=number
             )
         except UnreadableError as error:
-            findings.diagnostics += [replace(d, path=dotted) for d in error.diagnostics]
+            end = column + len(value)
+            findings.diagnostics += [
+                replace(d, path=dotted, line=number, column=d.column if d.line == number else end)
+                for d in error.diagnostics
+            ]
             return None
     findings.diagnostics += document.diagnostics
     return Override(steps, document.root, span)
