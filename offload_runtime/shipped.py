@@ -43,7 +43,7 @@ def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, s
     if not _is_path(reference):
         if reference in shipped_policies():
             return policies_directory() / reference / POLICY_FILE, f"policies/{reference}/{POLICY_FILE}"
-        if not Path(reference).exists():
+        if not reference or not Path(reference).exists():
             hint = did_you_mean(reference, shipped_policies())
             hint = (
                 hint or f"shipped policies: {', '.join(shipped_policies())}; a path ends in .yaml or has a /"

@@ -72,7 +72,7 @@ def test_an_inherited_rule_may_match_nothing_or_be_shadowed() -> None:
     assert judge_matches(policy, FOUR_LAYERS) == ()
 
 
-def test_a_selector_that_matches_one_of_four_layers_with_expect_four_is_an_error() -> None:
+def test_one_of_four_layers_with_expect_four_is_an_error() -> None:
     rule = HEAVY | {"expect": {"layers": {"min": 4, "max": 4}}}
     given = [in_layer(0), *(in_layer(i, op="aten.add.Tensor", op_class="elementwise") for i in (1, 2, 3))]
     (finding,) = judge(rule, given=given)

@@ -136,6 +136,16 @@ _RUNS = (
         "Offload or recompute more, or give fewer --layers, a smaller --batch or --seq.",
     ),
     CodeEntry(
+        "MOD735",
+        "error",
+        "the model starts differently each time",
+        "Two runs can be compared only from the same weights and data; this model is built from something else than "
+        "torch's generator.",
+        "Draw all that is random from torch's generator, which is seeded before the function is called.",
+        "def build():\n    return Model(), (torch.tensor(np.random.rand(2, 8)),)",
+        "def build():\n    return Model(), (torch.rand(2, 8),)",
+    ),
+    CodeEntry(
         "MOD741",
         "warning",
         "compared without deterministic kernels",
