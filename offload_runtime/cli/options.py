@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
@@ -84,7 +85,7 @@ def model_request(options: ModelOptions) -> ModelRequest:
     from offload_runtime.models.devices import choose_device
     from offload_runtime.models.resolve import ModelRequest
 
-    return ModelRequest(**{**options, "device": choose_device(options["device"])})
+    return replace(ModelRequest(**options), device=choose_device(options["device"]))
 
 
 _COUNT = click.IntRange(min=1)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offload_runtime.models.result import ApplyResult, LayerRun, RunResult
+from offload_runtime.models.layer_runs import LayerRun
+from offload_runtime.models.result import ApplyResult, RunResult
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
