@@ -2,14 +2,13 @@
 
 Both modes hand AOTAutograd one and the same partitioner, which applies the policy: mode ``graph`` runs the rewritten FX
 graphs as they are, mode ``inductor`` compiles them. The only module that names torch's private compile entry points
-(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``); present in torch 2.11 and 2.13.
+(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``, ``TracingContext``); present in torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.plan import TransferSource
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime.options import read_options
-from offload_runtime.runtime.session import CompiledGraph, Session, sessions
+from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
 
 __all__ = ["offload_backend"]
 
@@ -57,38 +56,35 @@ def offload_backend(
     names = _model_names(gm, example_inputs, session)
     partitioner = _PolicyPartitioner(session, names)
     session.note_parameters(example_inputs)
-    with _compile_settings():
+    # An AOTAutograd cache hit would never call the partitioner.
+    with functorch_config.patch(enable_autograd_cache=False):
         if session.options.mode == "graph":
-            compiled = aot_autograd(fw_compiler=boxed_nop, bw_compiler=boxed_nop, partition_fn=partitioner)(
-                gm, list(example_inputs)
+            compile_graph = aot_autograd(
+                fw_compiler=partitioner.compile_graph, bw_compiler=boxed_nop, partition_fn=partitioner
             )
+            compiled = compile_graph(gm, list(example_inputs))
         else:
             compiled = inductor.compile_fx(
-                gm, list(example_inputs), config_patches=_inductor_settings(partitioner)
+                gm,
+                list(example_inputs),
+                inner_compile=partitioner.compile_inductor,
+                config_patches=_inductor_settings(partitioner),
             )
     return _counted(compiled, session, partitioner)
 
 
 def _session_for(options: Mapping[str, Any] | None) -> Session:
-    """Return the session of this ``torch.compile`` call: it hands every graph the same options object."""
+    """Return the session of this ``torch.compile`` call: it hands every graph the same options object.
+
+    Sessions live as long as the code that was compiled for them, and never keep the model alive.
+    """
     key = id(options) if options is not None else 0
     session = _sessions_by_options.get(key)
-    if session is None or session.given_options is not options:
-        session = Session(read_options(options), given_options=options)
+    if session is None or not session.was_given(options):
+        session = Session(read_options(options), options)
         _sessions_by_options[key] = session
-        sessions().append(session)
+        remember_session(session)
     return session
-
-
-@contextlib.contextmanager
-def _compile_settings() -> Iterator[None]:
-    """Hold what compilation needs: no AOTAutograd cache (a hit never calls the partitioner), no donated buffers.
-
-    Donated buffers make ``retain_graph=True`` an error; torch checks the setting again at run time, so it stays off.
-    """
-    functorch_config.donated_buffer = False
-    with functorch_config.patch(enable_autograd_cache=False):
-        yield
 
 
 def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
@@ -106,6 +102,17 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
         self.session = session
         self.names = names
         self.graph: CompiledGraph | None = None
+        self.host_inputs: set[int] = set()
+
+    def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Run a graph as it is. It reuses no saved buffer, so ``retain_graph=True`` is allowed."""
+        _set_donated(lambda index: False)
+        return boxed_nop(gm, list(example_inputs))  # type: ignore[no-any-return]
+
+    def compile_inductor(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        """Compile a graph with Inductor, which may compute into saved buffers, but never into host copies."""
+        _set_donated(lambda index: index not in self.host_inputs)
+        return inductor.compile_fx_inner(gm, example_inputs, **kwargs)
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -132,6 +139,8 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
             register=register,
         )
         self.graph = self.session.add_graph(pair, keys, _device_of(gm))
+        inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
+        self.host_inputs = {i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)}
         return pair.partition.forward, pair.partition.backward
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyPartitioner:
@@ -146,6 +155,15 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
         """Identify this partitioner to Inductor's caches: no two policies ever share a compiled graph."""
         options = self.session.options
         return (offload_runtime.__version__, options.policy.hash, options.variant, options.mode)
+
+
+def _set_donated(keep: Callable[[int], bool]) -> None:
+    """Restrict the backward inputs that the graph being compiled may overwrite: its donated buffers."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    donated = getattr(metadata, "bw_donated_idxs", None)
+    if metadata is not None and donated:
+        metadata.bw_donated_idxs = [index for index in donated if keep(index)]
 
 
 def _device_of(gm: fx.GraphModule) -> torch.device:
@@ -180,7 +198,7 @@ def _model_names(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Ses
     """Work out where in the model this graph stands: from parameter identity if the model is known."""
     reason = getattr(gm, "compile_subgraph_reason", None)
     session.partial = session.partial or bool(getattr(reason, "graph_break", False))
-    model = session.options.model
+    model = session.options.root()
     if model is None:
         return ModelNames(partial=session.partial)
     known = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}

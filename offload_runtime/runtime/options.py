@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -35,8 +36,12 @@ class BackendOptions:
     policy: CompiledPolicy
     mode: Mode = "graph"
     verify: bool = False
-    model: torch.nn.Module | None = None
+    model: weakref.ref[torch.nn.Module] | None = None
     variant: Variant = "policy"
+
+    def root(self) -> torch.nn.Module | None:
+        """Return the root module, if it was given and is still alive."""
+        return self.model() if self.model is not None else None
 
 
 def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
@@ -79,7 +84,11 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
     if variant != "baseline":
         refuse_unsupported(policy.policy)
     return BackendOptions(
-        policy, cast(Mode, mode), bool(given.get("verify", False)), model, cast(Variant, variant)
+        policy,
+        cast(Mode, mode),
+        bool(given.get("verify", False)),
+        weakref.ref(model) if model is not None else None,
+        cast(Variant, variant),
     )
 
 

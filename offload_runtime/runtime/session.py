@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from offload_runtime.runtime.transfer import (
 )
 from offload_runtime.simulator import Tape, peak_memory
 
-__all__ = ["Session", "report", "sessions"]
+__all__ = ["CompiledGraph", "Session", "remember_session", "report", "unwrap_error"]
 
 _session_ids = itertools.count()
 
@@ -58,7 +58,7 @@ class Session:
     """
 
     options: BackendOptions
-    given_options: Any = None
+    given: InitVar[Mapping[str, Any] | None]
     id: int = field(default_factory=lambda: next(_session_ids))
     graphs: list[CompiledGraph] = field(default_factory=list)
     partial: bool = False
@@ -70,6 +70,14 @@ class Session:
     _parameters: dict[int, weakref.ref[torch.nn.Parameter]] = field(default_factory=dict)
     _checker: SimulatedEngine | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self, given: Mapping[str, Any] | None) -> None:
+        self._given = _without_model(given)
+
+    def was_given(self, options: Mapping[str, Any] | None) -> bool:
+        """Whether this session was made for these options; an identity alone may have been recycled."""
+        model = (options or {}).get("model")
+        return self._given == _without_model(options) and self.options.root() is model
 
     def register(self, source: TransferSource) -> int:
         """Give the runtime's key for a transfer of the graph that is being compiled."""
@@ -221,12 +229,16 @@ class Session:
         )
 
 
-_sessions: list[Session] = []
+def _without_model(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (options or {}).items() if key != "model"}
 
 
-def sessions() -> list[Session]:
-    """Return the sessions of this process, oldest first."""
-    return _sessions
+_sessions: list[weakref.ref[Session]] = []
+
+
+def remember_session(session: Session) -> None:
+    """Make a session known to :func:`report`; the compiled code keeps it alive, not this list."""
+    _sessions.append(weakref.ref(session, _sessions.remove))
 
 
 def report(model: Any = None) -> Report:
@@ -236,7 +248,8 @@ def report(model: Any = None) -> Report:
     Raises ValueError when nothing of it has been compiled with this backend yet.
     """
     module = getattr(model, "_orig_mod", model)
-    for session in reversed(_sessions):
+    living = [session for reference in _sessions if (session := reference()) is not None]
+    for session in reversed(living):
         if module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module)):
             if session.graphs:
                 return session.report()
