@@ -11,12 +11,9 @@ as they should.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
 import sys
 import threading
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +22,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
-from offload_runtime.runtime.freelist import Block, Fence, Fences, FreeList, merge_fences
+from offload_runtime.runtime.freelist import Block, FreeList
 from offload_runtime.runtime.host_memory import HostMemory, describe, read_host_memory, refuse_if_short
 from offload_runtime.runtime.numa import NumaBinding
 from offload_runtime.runtime.slab import Pinner, Slab, round_to_pages
+from offload_runtime.runtime.slot import Slot, forget_slot, tensor_over
 
 ALIGNMENT_BYTES = 512
 """Copy engines reach full rate from 256-byte alignment; 512 keeps one transfer's cache lines its own."""
@@ -55,45 +53,6 @@ class ArenaSnapshot:
     numa: NumaBinding
 
 
-class Slot:
-    """Hold a stretch of arena memory for one host buffer.
-
-    ``state`` belongs to the engine that filled the slot; ``on_release`` is called once, in whatever thread
-    the storage died, before the memory is free; ``fences`` are the copies a later user has to wait for.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "block",
-        "engine",
-        "fences",
-        "num_bytes",
-        "on_release",
-        "slab",
-        "state",
-    )
-
-    def __init__(self, block: Block, slab: Slab, num_bytes: int) -> None:
-        self.block = block
-        self.slab = slab
-        self.address = slab.address + block.offset
-        self.num_bytes = num_bytes
-        self.fences: Fences = block.fences
-        self.engine: object | None = None
-        self.state: object | None = None
-        self.on_release: Callable[[Slot], bool] | None = None
-
-    def bytes(self) -> torch.Tensor:
-        """Return the slot's bytes for the engine's own copies; the slot does not live by this tensor."""
-        raw = (ctypes.c_char * self.block.num_bytes).from_address(self.address)
-        return torch.frombuffer(raw, dtype=torch.uint8)[: self.num_bytes]
-
-    def add_fence(self, fence: Fence) -> None:
-        """Make whoever gets this memory next wait for ``fence``."""
-        self.fences = merge_fences(self.fences, (fence,))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
     """Hold memory planned for one compiled graph until :meth:`HostArena.cancel`."""
@@ -106,24 +65,9 @@ class Reservation:
         return sum(self.sizes)
 
 
-_live_slots: dict[int, Slot] = {}
-"""Slots whose storage lives, by address. Only addresses the arenas own, each unique while it is here."""
-
-
-def slot_of(host: torch.Tensor) -> Slot | None:
-    """Return the slot under a host buffer; None for a tensor that is not one."""
-    return _live_slots.get(host.untyped_storage().data_ptr())
-
-
 def round_to_alignment(num_bytes: int) -> int:
     """Return the arena bytes that a buffer of ``num_bytes`` takes; a buffer of nothing takes one unit."""
     return max(1, -(-num_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
-
-
-@functools.lru_cache(maxsize=4096)
-def _buffer_type(num_bytes: int) -> type[ctypes.Array[ctypes.c_char]]:
-    """Build a buffer type of this size; a subclass, because plain ctypes arrays take no weak references."""
-    return type("HostBuffer", (ctypes.c_char * num_bytes,), {})
 
 
 class HostArena:
@@ -150,6 +94,7 @@ class HostArena:
         self._num_slabs_ever = 0
         self._reservations: set[Reservation] = set()
         self._limit_bytes: int | None = None
+        self._reserved_bytes = 0
         self._in_use_bytes = 0
         self._requested_bytes = 0
         self._requested_bytes_peak = 0
@@ -204,6 +149,7 @@ class HostArena:
                 for fence in fences:
                     fence.synchronize()
                 del self._slabs[index]
+                self._reserved_bytes -= slab.num_bytes
                 trimmed += slab.num_bytes
             return trimmed
 
@@ -231,13 +177,7 @@ class HostArena:
         Raises as :meth:`allocate`.
         """
         slot = self.allocate(num_bytes)
-        buffer = _buffer_type(slot.block.num_bytes).from_address(slot.address)
-        _live_slots[slot.address] = slot
-        finalizer = weakref.finalize(buffer, self.release, slot)
-        finalizer.atexit = False
-        storage = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-        host = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(sizes), tuple(strides))
-        return slot, host
+        return slot, tensor_over(slot, sizes, strides, dtype, when_dead=self.release)
 
     def drain(self) -> None:
         """Take back every slot whose storage died; never blocks.
@@ -253,7 +193,7 @@ class HostArena:
     @property
     def reserved_bytes(self) -> int:
         """Return the bytes of all slabs."""
-        return sum(slab.num_bytes for slab in self._slabs.values())
+        return self._reserved_bytes
 
     def snapshot(self) -> ArenaSnapshot:
         """Return the arena's numbers now."""
@@ -281,7 +221,7 @@ class HostArena:
         """Take a slot back. Never blocks: finalizers call it from any thread and inside collections."""
         if sys.is_finalizing() or os.getpid() != self._pid:
             return
-        _live_slots.pop(slot.address, None)
+        forget_slot(slot)
         self._released.append(slot)
         self.drain()
 
@@ -327,6 +267,7 @@ class HostArena:
         index = self._num_slabs_ever
         self._num_slabs_ever += 1
         self._slabs[index] = slab
+        self._reserved_bytes += slab.num_bytes
         self._num_pins += self._pinner is not None
         self._free.add_slab(index, slab.num_bytes, _fitting(carve, slab.num_bytes))
 
@@ -347,7 +288,3 @@ def _fitting(sizes: Sequence[int], num_bytes: int) -> list[int]:
             fitting.append(size)
             num_bytes -= size
     return fitting
-
-
-# A forked child does not own its parent's slots; the same addresses may come to mean other memory there.
-os.register_at_fork(after_in_child=_live_slots.clear)

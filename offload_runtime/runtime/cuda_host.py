@@ -1,5 +1,8 @@
 """What the host side needs to know from CUDA: pinning, and where the device sits."""
 
+# torch leaves these constructors untyped.
+# mypy: untyped-calls-exclude="torch"
+
 from __future__ import annotations
 
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from offload_runtime.errors import Diagnostic, RunError
-from offload_runtime.runtime.arena import Slot, slot_of
+from offload_runtime.runtime.slot import Slot, slot_of
 from offload_runtime.runtime.transfer import TransferRecord, transfer_record
 
 

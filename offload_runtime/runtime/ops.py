@@ -9,6 +9,9 @@ data dependencies. Insert the operators after AOTAutograd has traced: functional
 operators that return aliases.
 """
 
+# torch leaves these constructors untyped.
+# mypy: untyped-calls-exclude="torch"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

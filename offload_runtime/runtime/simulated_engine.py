@@ -6,6 +6,9 @@ nobody may read is full of 0xFF bytes (NaN in every float format): fresh buffers
 slots after their release, and, where the transfer asks for it, a source that may be released.
 """
 
+# torch leaves these constructors untyped.
+# mypy: untyped-calls-exclude="torch"
+
 from __future__ import annotations
 
 import ctypes
@@ -18,9 +21,10 @@ from typing import Literal
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from offload_runtime.runtime.arena import HostArena, Slot
+from offload_runtime.runtime.arena import HostArena
 from offload_runtime.runtime.faults import broken_order, record_in_flight, slot_for
 from offload_runtime.runtime.ledger import TransferLedger
+from offload_runtime.runtime.slot import Slot
 from offload_runtime.runtime.spans import byte_span, covered_bytes, span_bytes, without_lazy_bits
 from offload_runtime.runtime.transfer import EngineName, EngineSnapshot, TransferRecord, transfer_record
 

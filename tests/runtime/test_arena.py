@@ -16,14 +16,9 @@ import pytest
 import torch
 
 from offload_runtime.errors import RefusedError, RunError
-from offload_runtime.runtime.arena import (
-    ALIGNMENT_BYTES,
-    HostArena,
-    Slot,
-    round_to_alignment,
-    slot_of,
-)
+from offload_runtime.runtime.arena import ALIGNMENT_BYTES, HostArena, round_to_alignment
 from offload_runtime.runtime.host_memory import HostMemory
+from offload_runtime.runtime.slot import Slot, slot_of
 
 GIB = 1 << 30
 MIB = 1 << 20

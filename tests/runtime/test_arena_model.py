@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from offload_runtime.runtime.arena import HostArena, Reservation, round_to_alignment, slot_of
+from offload_runtime.runtime.arena import HostArena, Reservation, round_to_alignment
+from offload_runtime.runtime.slot import slot_of
 
 pytest.importorskip("hypothesis")
 from hypothesis import settings

@@ -16,11 +16,12 @@ from torch import nn
 
 from offload_runtime.errors import RefusedError
 from offload_runtime.runtime import ops
-from offload_runtime.runtime.arena import HostArena, slot_of
+from offload_runtime.runtime.arena import HostArena
 from offload_runtime.runtime.cuda_engine import CudaEngine
 from offload_runtime.runtime.cuda_host import CudaPinner, pci_address
 from offload_runtime.runtime.engines import get_arena
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
+from offload_runtime.runtime.slot import slot_of
 from offload_runtime.runtime.transfer import get_engine, profile, use_engine
 
 from .conftest import RegisterTransfer
