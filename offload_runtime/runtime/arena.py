@@ -210,13 +210,6 @@ class HostArena:
                 numa=self._numa.with_memory(bool(bound) and all(bound)),
             )
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        with self._lock:
-            self._drain_locked()
-            yield
-        self.drain()
-
     def release(self, slot: Slot) -> None:
         """Take a slot back. Never blocks: finalizers call it from any thread and inside collections."""
         if sys.is_finalizing() or os.getpid() != self._pid:
@@ -224,6 +217,16 @@ class HostArena:
         forget_slot(slot)
         self._released.append(slot)
         self.drain()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the lock, and afterwards take back what died meanwhile."""
+        try:
+            with self._lock:
+                self._drain_locked()
+                yield
+        finally:
+            self.drain()
 
     def _drain_locked(self) -> None:
         postponed, self._postponed = self._postponed, []

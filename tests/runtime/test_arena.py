@@ -293,6 +293,25 @@ def test_storages_may_die_while_the_arena_is_locked() -> None:
     assert arena.snapshot().in_use_bytes == 0
 
 
+def test_a_storage_that_dies_during_a_refusal_is_taken_back() -> None:
+    """The reader of host memory runs under the arena's lock, just as a collection might."""
+    doomed: list[torch.Tensor] = []
+    on_release: list[int] = []
+
+    def read() -> HostMemory:
+        doomed.clear()
+        return small_host(MIB)
+
+    arena = HostArena(host_memory=read)
+    slot, buffer = arena.host_buffer(100, (100,), (1,), torch.uint8)
+    slot.on_release = lambda dead: on_release.append(dead.num_bytes) or True
+    doomed.append(buffer)
+    del buffer
+    with pytest.raises(RefusedError):
+        arena.reserve([10 * MIB], why="graph 0")
+    assert on_release == [100]
+
+
 def test_cycles_are_freed_by_the_collector() -> None:
     arena = HostArena()
 
