@@ -5,9 +5,17 @@ Sound, not complete: True is certain for every model; False may only mean that t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 from offload_runtime.op_classes import OP_CLASSES, class_of_overload
+from offload_runtime.patterns import Glob, LayerRange
 from offload_runtime.policy import Layout, Match, ModulePattern
 
+# Longer lists are compared as a whole only, so that a policy of many long lists is still checked at once.
+MAX_COMPARISONS = 64
+
+T = TypeVar("T")
 _LAYOUT_ORDER: tuple[Layout, ...] = ("contiguous", "dense", "any")
 
 
@@ -55,17 +63,13 @@ def _ops_imply(narrow: Match, wide: Match) -> bool:
 
 
 def _layers_imply(narrow: Match, wide: Match) -> bool:
-    if not wide.layers:
-        return True
-    return bool(narrow.layers) and all(any(w.covers(n) for w in wide.layers) for n in narrow.layers)
+    return _each_covered(narrow.layers, wide.layers, LayerRange.covers)
 
 
 def _modules_imply(narrow: Match, wide: Match) -> bool:
-    if not wide.module:
-        return True
     if any(not pattern.inside and pattern.glob.text == "**" for pattern in wide.module):
         return True
-    return bool(narrow.module) and all(any(_covers(w, n) for w in wide.module) for n in narrow.module)
+    return _each_covered(narrow.module, wide.module, _covers)
 
 
 def _covers(wide: ModulePattern, narrow: ModulePattern) -> bool:
@@ -73,6 +77,13 @@ def _covers(wide: ModulePattern, narrow: ModulePattern) -> bool:
 
 
 def _insides_imply(narrow: Match, wide: Match) -> bool:
-    if not wide.inside:
+    return _each_covered(narrow.inside, wide.inside, Glob.covers)
+
+
+def _each_covered(narrow: Sequence[T], wide: Sequence[T], covers: Callable[[T, T], bool]) -> bool:
+    """Tell whether each member of ``narrow`` is covered by one of ``wide``; an empty ``wide`` covers all."""
+    if not wide or narrow == wide:
         return True
-    return bool(narrow.inside) and all(any(w.covers(n) for w in wide.inside) for n in narrow.inside)
+    if not narrow or len(narrow) * len(wide) > MAX_COMPARISONS:
+        return False
+    return all(any(covers(w, n) for w in wide) for n in narrow)

@@ -41,5 +41,5 @@ def _overload_hint(name: str) -> str | None:
     if usable:
         return f"overloads of {namespace}.{stem}: {', '.join(usable[:8])}"
     return did_you_mean(
-        name, (known for known in overload_table() if known.startswith(f"{namespace}.{stem[:1]}"))
+        name, (known for known in overload_table() if known.startswith(f"{namespace}.{stem[:3]}"))
     )

@@ -23,7 +23,7 @@ from offload_runtime.document import (
     ScalarNode,
     document_from_data,
 )
-from offload_runtime.errors import Diagnostic, Span, UnreadableError, sorted_diagnostics
+from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.findings import Findings
 from offload_runtime.op_names import op_hint
 from offload_runtime.overrides import OVERRIDE_FILE, apply_override, parse_overrides
@@ -189,14 +189,14 @@ class _Loader:
             return None
 
     def _check_rule_names(self, root: MapNode) -> None:
-        seen: dict[str, Span] = {}
+        seen: dict[str, ScalarNode] = {}
         for name, _ in _named_rules(root):
             if name.value in RESERVED_RULE_NAMES:
                 hint = "choose another name: verdicts use this one"
                 self.findings.add(name, "POL123", f"rule name {name.value!r} is reserved", hint)
-            first = seen.setdefault(str(name.value), name.span)
-            if first is not name.span:
-                where = f" (line {first.line})" if first.line else ""
+            first = seen.setdefault(str(name.value), name)
+            if first is not name:
+                where = f" (line {first.span.line})" if first.span.line else ""
                 message = f"two rules of this file are named {name.value!r}"
                 self.findings.add(name, "POL122", message, f"rename one of them{where}")
 

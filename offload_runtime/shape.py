@@ -223,6 +223,8 @@ class _Checker:
 
     def _unknown_key(self, node: MapNode, key: str, properties: Mapping[str, Schema]) -> Failure:
         hint = did_you_mean(key, properties) or f"keys here: {', '.join(properties)}"
+        if not key.isascii():
+            hint = f"{hint}; this one has letters that are not ASCII"
         path = child_path(node.path, key)
         diagnostic = Diagnostic.at(node.key_span(key), "POL100", f"unknown key {key!r}", path=path, hint=hint)
         return Failure(diagnostic, path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_a_narrower_match_implies_a_wider_one_and_not_the_other_way(
 ) -> None:
     assert implies(match_of(**narrow), match_of(**wide))
     assert not implies(match_of(**wide), match_of(**narrow))
+
+
+def test_the_largest_policies_are_compared_in_seconds() -> None:
+    modules = [{"module": [f"layers.*.{rule}.{member}" for member in range(70)]} for rule in range(256)]
+    matches_of_rules = [read(keys) for keys in modules]
+    started = time.perf_counter()
+    for index, match in enumerate(matches_of_rules):
+        assert not any(implies(match, earlier) for earlier in matches_of_rules[:index])
+    assert time.perf_counter() - started < 10
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,13 @@ def test_unreachable_is_judged_within_a_file_only(tmp_path: Path) -> None:
     assert [d.code for d in failures(same_file)] == ["POL127"]
 
 
+def test_rule_names_are_unique_in_data_as_in_a_file() -> None:
+    twice = [{"name": "a", "match": {"op": op}, "action": "save"} for op in ("matmul", "norm")]
+    head = {"apiVersion": "offload/v1", "kind": "Policy", "name": "x"}
+    reading = read_policy(head | {"activations": {"default": "auto", "rules": twice}})
+    assert [d.code for d in reading.diagnostics] == ["POL122"]
+
+
 def test_bases_nested_without_end_are_refused(tmp_path: Path) -> None:
     for number in range(40):
         write(tmp_path, f"p{number}", f"extends: [./p{number + 1}.yaml]\nactivations: {{default: auto}}\n")

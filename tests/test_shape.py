@@ -86,7 +86,7 @@ def test_schema_repeats_the_grammars_of_the_code() -> None:
     assert definitions["op"]["anyOf"][0]["enum"] == list(OP_CLASSES)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(POLICIES)
 def test_walker_accepts_exactly_what_jsonschema_accepts(data: dict[str, Any]) -> None:
     schema = load_schema("policy")
@@ -131,6 +131,21 @@ def test_values_that_failed_are_left_out_of_what_is_read_on() -> None:
         "name": "x",
         "limits": {"host": "1GiB"},
     }
+
+
+def test_a_key_that_only_looks_right_is_told_why_it_is_not() -> None:
+    data = {
+        "apiVersion": "offload/v1",
+        "kind": "Policy",
+        "name": "x",
+        "gradients": {"offload": True},
+        "l\u0456mits": {},
+    }
+    _, (finding,) = check_shape(document_from_data(data).root, load_schema("policy"))
+    assert (finding.code, finding.hint) == (
+        "POL100",
+        "did you mean limits?; this one has letters that are not ASCII",
+    )
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(TOKENS, max_size=25).map("".join))
 @example("a: &x\n  - *x")
 @example("? &x a\n: b")
@@ -301,7 +301,7 @@ def test_any_text_gives_a_document_or_findings_with_a_place_inside_it(text: str)
         assert finding.line > len(lines) or finding.column <= len(lines[finding.line - 1]) + 1
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(TOKENS, max_size=25).map("".join))
 def test_what_is_accepted_reads_the_same_with_a_plain_yaml_reader(text: str) -> None:
     try:

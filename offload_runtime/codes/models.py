@@ -139,7 +139,8 @@ _RUNS = (
         "MOD735",
         "error",
         "the model starts differently each time",
-        "Two runs can be compared only from the same weights and data; this model is built from something else than "
+        "Two runs can be compared only from the same weights and data; this model is built from "
+        "something else than "
         "torch's generator.",
         "Draw all that is random from torch's generator, which is seeded before the function is called.",
         "def build():\n    return Model(), (torch.tensor(np.random.rand(2, 8)),)",
