@@ -92,6 +92,9 @@ def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
     if partitioner.session.options.variant != "baseline":
         # Inductor's own memory ordering would move transfers away from where the plan put them.
         settings["reorder_for_peak_memory"] = False
+        # A transfer bounds what may fuse. Without this, a value that stays in a kernel keeps more bits than one that is
+        # stored, and fusion would show in the last bits of the result.
+        settings["emulate_precision_casts"] = True
     return settings
 
 
