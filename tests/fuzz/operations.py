@@ -42,7 +42,9 @@ def _one(min_dim: int = 0, max_dim: int = 4) -> Sample:
     return sample
 
 
-def _one_with_dim(rng: random.Random, tensors: list[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:
+def _one_with_dim(
+    rng: random.Random, tensors: list[Tensor]
+) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:
     fitting = _floating(tensors, 1)
     if not fitting:
         return None
@@ -240,8 +242,15 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("diagonal", "diagonal", torch.diagonal, _one(2, 3), 2),
     Operation("as_strided", "as_strided", _as_strided, _one(1), 2),
     Operation("clone", "copy", torch.clone, _one()),
-    Operation("cat", "copy", lambda x, y: torch.cat([x, y]), lambda r, t: _two_of_one_shape(r, _floating(t, 1, 2))),
-    Operation("stack", "copy", lambda x, y: torch.stack([x, y]), lambda r, t: _two_of_one_shape(r, _floating(t, 0, 2))),
+    Operation(
+        "cat", "copy", lambda x, y: torch.cat([x, y]), lambda r, t: _two_of_one_shape(r, _floating(t, 1, 2))
+    ),
+    Operation(
+        "stack",
+        "copy",
+        lambda x, y: torch.stack([x, y]),
+        lambda r, t: _two_of_one_shape(r, _floating(t, 0, 2)),
+    ),
     Operation("flip", "copy", lambda x, dim: torch.flip(x, [dim]), _one_with_dim),
     Operation("gather_sorted", "copy", _gather_sorted, _one(1)),
     Operation("index_select", "copy", _index_select, _one_with_dim),

@@ -11,7 +11,17 @@ from offload_runtime.errors import PolicyError
 __all__ = ["draw_policy"]
 
 _ACTIONS = ("save", "recompute", "offload", "offload", "offload", "auto")
-_OP_CLASSES = ("matmul", "attention", "norm", "activation", "elementwise", "copy", "view", "reduction", "random")
+_OP_CLASSES = (
+    "matmul",
+    "attention",
+    "norm",
+    "activation",
+    "elementwise",
+    "copy",
+    "view",
+    "reduction",
+    "random",
+)
 _MODULES = ("**.mlp", "layers.*.attention", "**.norm", "head", "layers.**")
 _LAYERS = (":2", "-1:", ":50%", "0", "outside")
 
@@ -21,7 +31,10 @@ def draw_policy(rng: random.Random) -> CompiledPolicy:
     rules: list[dict[str, Any]] = []
     policy = load_policy(document := _draw_document(rng))
     for number in range(rng.randint(0, 3)):
-        extended = {**document, "activations": {**document["activations"], "rules": [*rules, _draw_rule(rng, number)]}}
+        extended = {
+            **document,
+            "activations": {**document["activations"], "rules": [*rules, _draw_rule(rng, number)]},
+        }
         try:
             policy = load_policy(extended)
         except PolicyError:

@@ -1,33 +1,28 @@
-"""Run one random program under one random policy and hold the result against plain autograd and the reference."""
+"""Run a random program under random policies and hold the results against plain autograd and the numeric reference."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.passes import pipeline
-from offload_runtime.passes.partition import Partition, partition_pass
-from offload_runtime.passes.pipeline import JointInputs, RewrittenPair, rewrite_joint
-from offload_runtime.plan import TransferSource, Variant
+from offload_runtime.passes.tape import record_tape
+from offload_runtime.plan import Variant
 from offload_runtime.runtime.arena import HostArena
-from offload_runtime.runtime.backend import OPS
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
-from offload_runtime.runtime.transfer import forget_transfers, register_transfer, use_engine
+from offload_runtime.runtime.transfer import forget_transfers, use_engine
 from offload_runtime.simulator import peak_memory
 from tests.fuzz.policies import draw_policy
 from tests.fuzz.programs import Program, build_module, draw_program, example_inputs
+from tests.fuzz.rewriting import Capture, Rewritten, Treatment, run_pair
 
-__all__ = ["Case", "Outcome", "draw_case", "run_case", "same_bits"]
+__all__ = ["Case", "Outcome", "capture_case", "draw_case", "run_case", "same_bits"]
 
 TIMINGS = ("early", "late", "random")
 PARTITIONINGS = ("tagged", "tagged", "untagged", "save_everything")
@@ -35,25 +30,18 @@ PARTITIONINGS = ("tagged", "tagged", "untagged", "save_everything")
 
 @dataclass(frozen=True)
 class Case:
-    """One draw: a program, a policy, how the graph is split, and when the simulated engine makes its copies.
-
-    ``partitioning`` is ``tagged`` as users get it. The others split without the policy's tags, by min-cut or saving
-    everything: then views and slices are saved, which tags would have recomputed, and the passes have to replay them.
-    """
+    """One draw: a program and what is done to its joint graph, in several ways."""
 
     program: Program
-    policy: CompiledPolicy
-    partitioning: str
-    timing: Any
-    engine_seed: int
+    treatments: tuple[Treatment, ...]
 
 
 @dataclass
 class Outcome:
-    """What one case showed: why it was set aside (None: it counts), counts by feature, and every fault."""
+    """What one case showed: why it was set aside (None: it counts), one count of features per graph, every fault."""
 
     set_aside: str | None = None
-    shown: Counter[str] = field(default_factory=Counter)
+    graphs: list[Counter[str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -64,172 +52,116 @@ class _Results:
     buffers: list[Tensor]
 
 
-def draw_case(rng: random.Random, *, max_steps: int = 18) -> Case | None:
-    """Draw a case, or None where the program came out untrainable."""
+def draw_case(rng: random.Random, *, max_steps: int = 18, num_treatments: int = 1) -> Case | None:
+    """Draw a case, or None where the program came out with nothing to return."""
     program = draw_program(rng, max_steps=max_steps)
     if program is None:
         return None
-    return Case(
-        program, draw_policy(rng), rng.choice(PARTITIONINGS), rng.choice(TIMINGS), rng.randrange(2**16)
-    )
+    return Case(program, tuple(_draw_treatment(rng) for _ in range(num_treatments)))
+
+
+def _draw_treatment(rng: random.Random) -> Treatment:
+    policy = draw_policy(rng)
+    return Treatment(policy, rng.choice(PARTITIONINGS), rng.choice(TIMINGS), rng.randrange(2**16))
 
 
 def run_case(case: Case) -> Outcome:
-    """Run forward and backward plainly, under the policy, and as its numeric reference; compare bit by bit."""
-    outcome = Outcome(shown=case.program.features())
+    """Run forward and backward plainly, under each treatment, and as its reference; compare bit by bit.
+
+    The first treatment runs inside AOTAutograd; the others run the rewritten pair on the same arguments.
+    """
     try:
         plain = _train(build_module(case.program), case.program)
     except RuntimeError as error:
-        # Plain autograd refuses it too: a saved value overwritten, or nothing that needs a gradient.
-        outcome.set_aside = "plain autograd refuses it: " + str(error).split("\n")[0][:60]
-        return outcome
+        # Plain autograd refuses it too: a saved value was overwritten.
+        return Outcome("plain autograd refuses it: " + str(error).split("\n")[0][:60])
     if all(gradient is None for gradient in plain.gradients):
-        outcome.set_aside = "nothing to differentiate"
-        return outcome
+        return Outcome("nothing to differentiate")
     if not all(value.isfinite().all() for value in _tensors(plain)):
-        outcome.set_aside = "a value is not finite"
-        return outcome
+        return Outcome("a value is not finite")
+    first, *others = case.treatments
     arena = HostArena()
-    engine = SimulatedEngine(arena, seed=case.engine_seed, timing=case.timing)
-    partitioner = _Partitioner(case.policy, case.partitioning)
+    engine = SimulatedEngine(arena, seed=first.engine_seed, timing=first.timing)
+    capture = Capture(case.treatments)
     with use_engine(engine):
-        rewritten = _train(_compile(build_module(case.program), case.program, partitioner), case.program)
-    if partitioner.pair is None or partitioner.backward_call is None:
-        outcome.set_aside = "nothing to differentiate"
-        return outcome
-    outcome.faults += _differences("eager", plain, rewritten) and _unless_torch_differs(case, rewritten)
-    outcome.shown["bitwise_equal_to_eager"] += not _differences("eager", plain, rewritten)
-    outcome.faults += partitioner.differences_from_reference()
-    outcome.faults += _accounting_faults(partitioner.pair, partitioner.reference, engine, arena)
-    outcome.shown += _plan_features(partitioner.pair)
-    outcome.shown[f"split_{case.partitioning}"] += 1
-    forget_transfers(partitioner.keys)
+        actual = _train(_compile(case.program, capture), case.program)
+    if not capture.is_differentiated:
+        return Outcome("nothing to differentiate")
+    outcome = Outcome()
+    features = case.program.features()
+    differences = _differences("eager", plain, actual)
+    if differences:
+        # Plain AOTAutograd may sum gradients in another order than eager; then it is what to compare with.
+        outcome.faults += _differences("no policy", _train_without_policy(case), actual)
+    features["bitwise_equal_to_eager"] += not differences
+    _judge(outcome, capture.rewritten[0], capture, first, features, engine, arena)
+    for rewritten, treatment in zip(capture.rewritten[1:], others, strict=True):
+        _run_other(outcome, rewritten, capture, treatment, features)
     return outcome
 
 
-@contextmanager
-def _splitting(partitioning: str) -> Iterator[None]:
-    """Keep the policy's tags from the partitioner, or let it save everything."""
-    with ExitStack() as stack:
-        if partitioning != "tagged":
-            untouched = mock.patch.object(pipeline, "tag_activations_pass")
-            stack.enter_context(untouched)
-        if partitioning == "save_everything":
-
-            def split(*args: Any, **kwargs: Any) -> Partition:
-                return partition_pass(*args, **{**kwargs, "splitter": "save_everything"})
-
-            stack.enter_context(mock.patch.object(pipeline, "partition_pass", split))
-        yield
+def capture_case(case: Case) -> Capture | None:
+    """Run the first treatment of a case and return what was seen; None where a case would be set aside."""
+    try:
+        _train(build_module(case.program), case.program)
+    except RuntimeError:
+        return None
+    capture = Capture(case.treatments[:1])
+    with use_engine(SimulatedEngine(HostArena())):
+        _train(_compile(case.program, capture), case.program)
+    return capture if capture.is_differentiated else None
 
 
-class _Partitioner:
-    """Apply the policy where AOTAutograd partitions; keep a reference pair of the same graph beside it.
-
-    Also stands in for the compiler of both sides, to see the arguments that the runtime passes.
-    """
-
-    def __init__(self, policy: CompiledPolicy, partitioning: str, variant: Variant = "policy") -> None:
-        self.policy, self.partitioning, self.variant = policy, partitioning, variant
-        self.pair: RewrittenPair | None = None
-        self.reference: RewrittenPair | None = None
-        self.keys: list[int] = []
-        self.forward_call: _Recorded | None = None
-        self.backward_call: _Recorded | None = None
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any) -> Any:
-        inputs = JointInputs(
-            joint_inputs, kwargs["num_fwd_outputs"], kwargs.get("static_lifetime_input_indices") or ()
-        )
-        copied = fx.GraphModule(gm, _copy_graph(gm.graph))
-        self.reference = self._rewrite(copied, inputs, "reference")
-        self.pair = self._rewrite(gm, inputs, self.variant)
-        return self.pair.partition.forward, self.pair.partition.backward
-
-    def _rewrite(self, gm: fx.GraphModule, inputs: JointInputs, variant: Variant) -> RewrittenPair:
-        with _splitting(self.partitioning):
-            return rewrite_joint(
-                gm, inputs, policy=self.policy, mode="graph", variant=variant, ops=OPS, register=self._register
-            )
-
-    def _register(self, source: TransferSource) -> int:
-        self.keys.append(register_transfer(source.node, source.num_bytes, poison_source=True))
-        return self.keys[-1]
-
-    def compile_forward(self, gm: fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        self.forward_call = _Recorded(gm)
-        return self.forward_call
-
-    def compile_backward(self, gm: fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        self.backward_call = _Recorded(gm)
-        return self.backward_call
-
-    def differences_from_reference(self) -> list[str]:
-        """Run the reference pair on the recorded arguments; say where its numbers differ."""
-        assert self.reference is not None and self.forward_call is not None and self.backward_call is not None
-        partition = self.reference.partition
-        torch.set_rng_state(self.forward_call.rng_state)
-        results = partition.forward(*self.forward_call.arguments)
-        names = [node.name for node in partition.backward.graph.find_nodes(op="placeholder")]
-        saved = [name for name in names if "tangents" not in name]
-        crossing = dict(zip(saved, results[partition.num_fwd_outputs :], strict=True))
-        crossing |= self.backward_call.tangents
-        gradients = partition.backward(*(crossing[name] for name in names))
-        returned = self.forward_call.results[: partition.num_fwd_outputs]
-        found = _compare("reference output", results[: partition.num_fwd_outputs], returned)
-        return found + _compare("reference gradient", gradients, self.backward_call.results)
+def _run_other(
+    outcome: Outcome, rewritten: Rewritten, capture: Capture, treatment: Treatment, features: Counter[str]
+) -> None:
+    assert capture.forward is not None and capture.backward is not None
+    arena = HostArena()
+    engine = SimulatedEngine(arena, seed=treatment.engine_seed, timing=treatment.timing)
+    partition = rewritten.pair.partition
+    num_outputs = partition.num_fwd_outputs
+    with use_engine(engine):
+        outputs, gradients = run_pair(partition.forward, partition.backward, num_outputs, capture)
+    outcome.faults += _compare("output", capture.forward.results[:num_outputs], outputs)
+    outcome.faults += _compare("gradient", capture.backward.results, gradients)
+    _judge(outcome, rewritten, capture, treatment, features, engine, arena)
 
 
-class _Recorded:
-    """A graph module as a compiled function; keeps copies of what it was called with and what it returned."""
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self._boxed_call = True  # on the instance: AOTAutograd's wrappers copy it from there
-        self.gm = gm
-        self.names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-        self.is_backward = any("tangents" in name for name in self.names)
-        self.arguments: list[Any] = []
-        self.tangents: dict[str, Any] = {}
-        self.results: list[Any] = []
-        self.rng_state = torch.get_rng_state()
-
-    def __call__(self, arguments: list[Any]) -> Any:
-        own = list(arguments)
-        arguments.clear()
-        self.rng_state = torch.get_rng_state()
-        if self.is_backward:
-            pairs = zip(self.names, own, strict=True)
-            self.tangents = {name: _copy(value) for name, value in pairs if "tangents" in name}
-        else:
-            self.arguments = [_copy(value) for value in own]
-        results = self.gm(*own)
-        # The host buffers at the end of a forward are the engine's to read, nobody else's.
-        hosts = {node for node in self.gm.graph.nodes if node.target in (OPS.d2h_start, OPS.d2h_wait)}
-        nodes = self.gm.graph.output_node().args[0]
-        self.results = [None if node in hosts else _copy(v) for node, v in zip(nodes, results, strict=True)]
-        return results
+def _judge(
+    outcome: Outcome,
+    rewritten: Rewritten,
+    capture: Capture,
+    treatment: Treatment,
+    features: Counter[str],
+    engine: SimulatedEngine,
+    arena: HostArena,
+) -> None:
+    """Compare with the reference, check the accounts, and count what this graph showed."""
+    assert capture.forward is not None and capture.backward is not None
+    reference = rewritten.reference
+    num_outputs = reference.num_fwd_outputs
+    outputs, gradients = run_pair(reference.forward, reference.backward, num_outputs, capture)
+    outcome.faults += _compare("reference output", outputs, capture.forward.results[:num_outputs])
+    outcome.faults += _compare("reference gradient", gradients, capture.backward.results)
+    outcome.faults += _accounting_faults(rewritten, engine, arena)
+    shown = features + _plan_features(rewritten)
+    shown[f"split_{treatment.partitioning}"] += 1
+    outcome.graphs.append(shown)
+    forget_transfers(rewritten.keys)
 
 
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _copy_graph(graph: fx.Graph) -> fx.Graph:
-    copied = fx.Graph()
-    environment: dict[fx.Node, fx.Node] = {}
-    copied.output(copied.graph_copy(graph, environment))
-    copied.output_node().meta = dict(graph.output_node().meta)
-    return copied
-
-
-def _compile(gm: fx.GraphModule, program: Program, partitioner: _Partitioner) -> Callable[..., Any]:
-    compiled = aot_autograd(
-        fw_compiler=partitioner.compile_forward,
-        bw_compiler=partitioner.compile_backward,
-        partition_fn=partitioner,
+def _compile(program: Program, capture: Capture) -> Callable[..., Any]:
+    gm = build_module(program)
+    compiled: Any = aot_autograd(
+        fw_compiler=capture.compile_forward, bw_compiler=capture.compile_backward, partition_fn=capture
     )(gm, example_inputs(program))
     compiled.module = gm
-    return compiled
+    return compiled  # type: ignore[no-any-return]  # torch ships no types for it
+
+
+def _train_without_policy(case: Case) -> _Results:
+    variant: Variant = "baseline"
+    return _train(_compile(case.program, Capture(case.treatments[:1], variant)), case.program)
 
 
 def _train(model: Any, program: Program) -> _Results:
@@ -264,7 +196,8 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    flat = tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _tensors(results: _Results) -> list[Tensor]:
@@ -291,39 +224,31 @@ def _compare(name: str, expected: Iterable[Any], actual: Iterable[Any]) -> list[
     return found
 
 
-def _unless_torch_differs(case: Case, rewritten: _Results) -> list[str]:
-    """Blame the policy only if AOTAutograd without any policy gives other numbers too."""
-    partitioner = _Partitioner(case.policy, "tagged", "baseline")
-    untouched = _train(_compile(build_module(case.program), case.program, partitioner), case.program)
-    return _differences("no policy", untouched, rewritten)
-
-
-def _accounting_faults(
-    pair: RewrittenPair, reference: RewrittenPair | None, engine: SimulatedEngine, arena: HostArena
-) -> list[str]:
-    assert reference is not None
+def _accounting_faults(rewritten: Rewritten, engine: SimulatedEngine, arena: HostArena) -> list[str]:
     faults = []
-    moved, planned = engine.snapshot(), pair.plan.planned_bytes
+    moved, planned = engine.snapshot(), rewritten.pair.plan.planned_bytes
     if (moved.d2h_bytes, moved.h2d_bytes) != (planned, planned):
         faults.append(f"planned {planned} bytes, moved {moved.d2h_bytes} out and {moved.h2d_bytes} back")
     if moved.num_abandoned:
         faults.append(f"{moved.num_abandoned} copies were abandoned")
     if arena.snapshot().in_use_bytes:
         faults.append(f"{arena.snapshot().in_use_bytes} host bytes are in use after backward")
-    peaks = peak_memory([pair.tape]).num_bytes, peak_memory([reference.tape]).num_bytes
-    if peaks[0] > peaks[1]:
-        faults.append(f"offloading raises the simulated peak from {peaks[1]} to {peaks[0]} bytes")
+    tapes = rewritten.pair.tape, record_tape(rewritten.reference)
+    with_transfers, without = (peak_memory([tape]).num_bytes for tape in tapes)
+    if with_transfers > without:
+        faults.append(f"offloading raises the simulated peak from {without} to {with_transfers} bytes")
     return faults
 
 
-def _plan_features(pair: RewrittenPair) -> Counter[str]:
+def _plan_features(rewritten: Rewritten) -> Counter[str]:
+    plan = rewritten.pair.plan
     found: Counter[str] = Counter()
-    for verdict in pair.plan.verdicts:
+    for verdict in plan.verdicts:
         found[f"fate_{verdict.fate}"] += 1
         if verdict.fate == "save" and verdict.reason.startswith("not offloaded: "):
             found["refused: " + verdict.reason.removeprefix("not offloaded: ").partition(":")[0][:40]] += 1
-    found["transfers"] = len(pair.plan.transfers)
-    found["replayed_views"] = sum(verdict.num_views for verdict in pair.plan.verdicts)
-    found["slices_moved_alone"] = len(pair.plan.transfers) - found["fate_offload"]
-    found["graphs_with_transfers"] = int(bool(pair.plan.transfers))
+    found["transfers"] = len(plan.transfers)
+    found["replayed_views"] = sum(verdict.num_views for verdict in plan.verdicts)
+    found["slices_moved_alone"] = max(len(plan.transfers) - found["fate_offload"], 0)
+    found["graphs_with_transfers"] = int(bool(plan.transfers))
     return found
