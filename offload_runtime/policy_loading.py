@@ -115,7 +115,7 @@ class _Loader:
         try:
             if isinstance(source, Mapping):
                 return self._merged(document_from_data(source), ())
-            path, name = locate_policy(os.fspath(source))
+            path, name = locate_policy(_reference(source))
             return self._load_file(path, name, ())
         except UnreadableError as error:
             self.findings.diagnostics += error.diagnostics
@@ -147,8 +147,7 @@ class _Loader:
         if not isinstance(root, MapNode):
             return None
         self._check_rule_names(root)
-        # Values are checked file by file, so that a base's finding names the base even where a child replaces
-        # it.
+        # Values are checked file by file: a base's finding names the base, even where a child replaces it.
         read_policy_tree(root, self.findings)
         own_rules = frozenset(_rules_by_name(root))
         merged = MapNode({}, {}, root.span)
@@ -199,6 +198,12 @@ class _Loader:
                 where = f" (line {first.span.line})" if first.span.line else ""
                 message = f"two rules of this file are named {name.value!r}"
                 self.findings.add(name, "POL122", message, f"rename one of them{where}")
+
+
+def _reference(source: str | Path) -> str:
+    """Return the text that names the source; a Path is never the name of a shipped policy."""
+    text = os.fspath(source)
+    return os.path.join(os.curdir, text) if isinstance(source, Path) and len(source.parts) == 1 else text
 
 
 def _check_complete(root: MapNode, findings: Findings) -> None:

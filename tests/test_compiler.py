@@ -127,6 +127,15 @@ def test_a_policy_is_given_as_path_name_mapping_typed_value_or_itself(tmp_path: 
     assert load_policy("sac-default").name == "sac-default"
 
 
+def test_a_path_object_is_never_the_name_of_a_shipped_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_policy("balanced").name == "balanced"
+    with pytest.raises(UnreadableError):
+        load_policy(Path("balanced"))
+
+
 def test_a_source_of_another_kind_is_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="a policy is a path, a name, a mapping or a callable, not a int"):
         load_policy(3)  # type: ignore[arg-type]

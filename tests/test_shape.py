@@ -76,6 +76,12 @@ def test_every_mapping_is_closed(name: str) -> None:
     assert all(schema["additionalProperties"] is False for schema in schemas)
 
 
+def test_every_range_of_numbers_is_bounded_on_both_sides() -> None:
+    ranges = [s for name in SCHEMAS for s in subschemas(load_schema(name)) if {"minimum", "maximum"} & set(s)]
+    assert ranges
+    assert all({"minimum", "maximum"} <= set(s) for s in ranges)
+
+
 def test_schema_repeats_the_grammars_of_the_code() -> None:
     definitions = load_schema("policy")["definitions"]
     assert definitions["size"]["pattern"] == SIZE_PATTERN
