@@ -10,7 +10,6 @@ words) and ``x-hint`` (the name of a function that looks at the value and sugges
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,6 +91,8 @@ def check_shape(
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
     """Return a hint that names the closest of ``choices``, None when none is close."""
+    import difflib  # only where something is wrong: it takes its time to import
+
     by_lowered = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(word.lower(), by_lowered, n=1, cutoff=0.6)
     return f"did you mean {by_lowered[close[0]]}?" if close else None

@@ -11,7 +11,6 @@ from offload_runtime.document import Document, MapNode, ScalarNode
 from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.meaning import check_meaning
 from offload_runtime.policy_loading import read_policy
-from offload_runtime.policy_tests import check_test_document
 from offload_runtime.shape import did_you_mean
 from offload_runtime.shipped import locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
@@ -87,6 +86,9 @@ def _check_policy(document: Document, target: str | None, overrides: Overrides) 
 
 
 def _check_test(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+    # Only here, because it brings the compiler with it: a policy is checked without.
+    from offload_runtime.policy_tests import check_test_document
+
     return check_test_document(document)
 
 
