@@ -15,7 +15,7 @@ from offload_runtime.units import format_size_short
 NUM_LOSS_ROWS = 6
 NUM_STALL_ROWS = 5
 SIMULATED = (
-    "no accelerator here: the simulated engine ran; peaks are the simulator's, and times are not measured"
+    "without an accelerator the simulated engine ran: peaks are the simulator's, times are not measured"
 )
 
 
@@ -90,7 +90,7 @@ def _transfer_lines(result: ApplyResult) -> str:
     rows = [
         ["planned to move", format_size_short(result.planned_bytes)],
         ["moved to the host", format_size_short(result.moved_bytes)],
-        ["host memory", f"{format_size_short(result.host_bytes)} pinned{waste}"],
+        ["host memory", f"{format_size_short(result.host_bytes)}{waste}"],
         ["transfer hidden", hidden],
         ["stalled", stall],
         ["pinned after step 1", _count(result.num_pins, "time")],

@@ -71,7 +71,7 @@ def test_each_run_of_layers_has_fate_tensors_bytes_and_rule(simulated: ApplyResu
 def test_peak_and_host_memory_are_compared_with_the_baseline(simulated: ApplyResult) -> None:
     text = rows(render_training(simulated))
     assert "peak device memory | 100 MiB | 75 MiB | -25.0 %" in text
-    assert "host memory | 5 MiB pinned, 1 MiB of it rounding" in text
+    assert "host memory | 5 MiB, 1 MiB of it rounding" in text
 
 
 def test_the_first_and_the_last_loss_are_shown_for_all_three_runs(simulated: ApplyResult) -> None:
