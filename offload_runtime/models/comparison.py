@@ -125,7 +125,7 @@ class _Runner:
         policy = self.run("policy", request=request, numbers=True, deterministic=deterministic)
         if policy is not None and policy.start != reference.start:
             message = f"{self.request.spec} starts from other weights or data each time it is built"
-            hint = "draw all that is random from torch's generator, which is seeded before the function is called"
+            hint = "draw what is random from torch's generator, which is seeded before the function is called"
             raise RefusedError(Diagnostic("MOD735", "error", message, hint=hint))
         return policy, reference
 

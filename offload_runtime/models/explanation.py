@@ -20,8 +20,8 @@ def explain_policy(
 ) -> Report:
     """Compile the model of `request` under `policy`, run one step, and return what was decided.
 
-    The verdicts are those of a real run, not of a second way to decide. Raises as `compare_training` does, and
-    RunError where the one step runs out of device memory.
+    The verdicts are those of a real run, not of a second way to decide. Raises as `compare_training` does,
+    and RunError where the one step runs out of device memory.
     """
     notify = progress or (lambda phase, done, total: None)
     notify("policy", 0, 1)

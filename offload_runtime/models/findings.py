@@ -37,7 +37,7 @@ def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "MOD752",
             "error",
-            f"{format_size(result.moved_bytes)} moved in a step, {format_size(result.planned_bytes)} were planned",
+            f"{format_size(result.planned_bytes)} were planned and {format_size(result.moved_bytes)} moved",
             hint="some compiled graph did not run, or ran more than once, in the last step",
         )
 

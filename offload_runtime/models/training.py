@@ -31,7 +31,7 @@ from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
-from offload_runtime.runtime.session import report, sessions, unwrap_error
+from offload_runtime.runtime.session import report, unwrap_error
 
 Advance = Callable[[int, int], None]
 
@@ -95,8 +95,6 @@ def train(request: ModelRequest, plan: TrainingPlan, advance: Advance) -> Traini
             return None
         raise _explained(request, error) from error
     finally:
-        # The session would keep the model, and with it the device memory, for a report that has been taken.
-        sessions()[:] = [session for session in sessions() if session.given_options is not options]
         _clear(request.device)
 
 

@@ -7,8 +7,8 @@ layers stay the model's: the loss is added by a subclass, not by a wrapper aroun
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 

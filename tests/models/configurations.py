@@ -1,4 +1,4 @@
-"""Small configurations of the model families that are trained in tests, as ``config.json`` files hold them."""
+"""Small configurations of the model families that tests train, as ``config.json`` files hold them."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.configurations import CONFIGURATIONS, TEXT_FAMILIES
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from offload_runtime.errors import OffloadError, RefusedError, UnreadableError, UsageError
 from offload_runtime.models.resolve import ModelRequest, resolve_model
+from tests.models.configurations import CONFIGURATIONS, TEXT_FAMILIES
 
 pytest.importorskip("transformers")
 pytest.importorskip("diffusers")
