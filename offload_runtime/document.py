@@ -145,6 +145,8 @@ class _DataBuilder:
                 else ("YAML006", f"{MAX_NODES} values")
             )
             raise UnreadableError(Diagnostic.at(self.span, code, f"the data exceeds {bound}", path=path))
+        if isinstance(data, str) and _has_surrogate(data):
+            return self._refuse(path, "YAML012", f"{data!r} holds a lone surrogate", "write whole characters")
         if isinstance(data, bool | int | str) or (isinstance(data, float) and abs(data) < float("inf")):
             return ScalarNode(data, self.span, path)
         if isinstance(data, Mapping):
@@ -166,7 +168,7 @@ class _DataBuilder:
     def _mapping(self, data: Mapping[object, object], path: str, depth: int) -> Node:
         entries: dict[str, Node] = {}
         for key, value in data.items():
-            if isinstance(key, str):
+            if isinstance(key, str) and not _has_surrogate(key):
                 entries[key] = self.node(value, child_path(path, key), depth + 1)
             else:
                 self._refuse(path, "YAML021", f"key {key!r} is not text", "write keys as text")
@@ -175,6 +177,11 @@ class _DataBuilder:
     def _refuse(self, path: str, code: str, message: str, hint: str) -> InvalidNode:
         self.diagnostics.append(Diagnostic.at(self.span, code, message, path=path, hint=hint))
         return InvalidNode(self.span, path)
+
+
+def _has_surrogate(text: str) -> bool:
+    """Tell whether ``text`` cannot be written as UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def read_text(path: Path, file: str) -> str:

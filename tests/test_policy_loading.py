@@ -207,6 +207,12 @@ def test_data_that_no_file_could_hold_is_refused(value: Any) -> None:
     assert read_policy(data).diagnostics
 
 
+def test_text_that_no_file_could_hold_is_refused() -> None:
+    head = {"apiVersion": "offload/v1", "kind": "Policy", "name": "x", "activations": {"default": "auto"}}
+    assert [d.code for d in read_policy(head | {"summary": "a\ud800"}).diagnostics] == ["YAML012"]
+    assert [d.code for d in read_policy(head | {"a\udfff": 1}).diagnostics] == ["YAML021"]
+
+
 def test_data_nested_without_end_is_refused_too() -> None:
     data: dict[str, Any] = {}
     data["limits"] = data
