@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -48,13 +48,13 @@ def command(paths: tuple[str, ...], coverage: bool, fail_under: float | None, re
         )
     findings = [finding for result in results for finding in result.all_diagnostics]
     findings += [_untested(file, "error" if require_tests else "warning") for file in untested]
-    share = rule_coverage(results)
-    if fail_under is not None and 100 * share < fail_under:
-        findings.append(_too_little(share, fail_under, results))
+    reached = Coverage.of(results)
+    if fail_under is not None and not reached.reaches(fail_under):
+        findings.append(_too_little(reached, fail_under, results))
     return Outcome(
-        data=_data(results, untested, share),
+        data=_data(results, untested, reached),
         text="\n".join(
-            [*(_line(result, coverage) for result in results if result.policy), _total(results, share)]
+            [*(_line(result, coverage) for result in results if result.policy), _total(results, reached)]
         ),
         diagnostics=tuple(findings),
         exit_code=_exit_code(results, findings),
@@ -62,10 +62,31 @@ def command(paths: tuple[str, ...], coverage: bool, fail_under: float | None, re
     )
 
 
-def rule_coverage(results: Sequence[PolicyTestResult]) -> float:
-    """Return the share of rules, over all policies, that a passing case covers; 1 without rules."""
-    num_rules = sum(len(result.rules) for result in results)
-    return sum(len(result.covered) for result in results) / num_rules if num_rules else 1.0
+@dataclass(frozen=True)
+class Coverage:
+    """How many rules, over all policies, decide a passing case; a policy without rules is wholly covered."""
+
+    num_covered: int
+    num_rules: int
+
+    @classmethod
+    def of(cls, results: Sequence[PolicyTestResult]) -> Coverage:
+        """Add up the coverage of several test files."""
+        return cls(sum(len(r.covered) for r in results), sum(len(r.rules) for r in results))
+
+    @property
+    def share(self) -> float:
+        """Return the covered share of the rules."""
+        return self.num_covered / self.num_rules if self.num_rules else 1.0
+
+    def reaches(self, percent: float) -> bool:
+        """Tell whether at least `percent` of the rules are covered; 29 of 100 reach 29."""
+        return not self.num_rules or 100 * self.num_covered >= percent * self.num_rules
+
+    def __str__(self) -> str:
+        """Write a percentage that is never rounded up: 100 % means all."""
+        per_mille = 1000 * self.num_covered // self.num_rules if self.num_rules else 1000
+        return f"{per_mille / 10:g} %"
 
 
 def _tests(paths: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -90,17 +111,17 @@ def _untested(file: str, severity: Severity) -> Diagnostic:
     return Diagnostic("PTS210", severity, f"{file} has no test file", file, hint=hint)
 
 
-def _too_little(share: float, fail_under: float, results: Sequence[PolicyTestResult]) -> Diagnostic:
-    message = f"rule coverage is {_percent(share)}, and --fail-under asks for {fail_under:g} %"
+def _too_little(reached: Coverage, fail_under: float, results: Sequence[PolicyTestResult]) -> Diagnostic:
+    message = f"rule coverage is {reached}, and --fail-under asks for {fail_under:g} %"
     uncovered = [f"{rule} ({result.policy})" for result in results for rule in result.uncovered]
     return Diagnostic("PTS211", "error", message, hint=f"add a case for {', '.join(uncovered)}")
 
 
-def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], share: float) -> dict[str, Any]:
+def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], reached: Coverage) -> dict[str, Any]:
     return {
         "passed": sum(result.num_passed for result in results),
         "failed": sum(result.num_failed for result in results),
-        "rule_coverage": share,
+        "rule_coverage": reached.share,
         "files": [
             {
                 "file": result.file,
@@ -119,22 +140,17 @@ def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], share: f
 
 def _line(result: PolicyTestResult, coverage: bool) -> str:
     line = f"{result.file}: {_counts(result.num_passed, result.num_failed)}, "
-    line += f"rule coverage {_percent(result.rule_coverage)}"
+    line += f"rule coverage {Coverage.of([result])}"
     return line + "".join(f"\n  not covered: {rule}" for rule in result.uncovered if coverage)
 
 
-def _total(results: Sequence[PolicyTestResult], share: float) -> str:
+def _total(results: Sequence[PolicyTestResult], reached: Coverage) -> str:
     counts = _counts(sum(r.num_passed for r in results), sum(r.num_failed for r in results))
-    return f"{counts}, rule coverage {_percent(share)}"
+    return f"{counts}, rule coverage {reached}"
 
 
 def _counts(num_passed: int, num_failed: int) -> str:
     return f"{num_passed} passed, {num_failed} failed"
-
-
-def _percent(share: float) -> str:
-    """Write a share without rounding up: 100 % means all."""
-    return f"{math.floor(1000 * share) / 10:g} %"
 
 
 def _exit_code(results: Sequence[PolicyTestResult], findings: Sequence[Diagnostic]) -> int:

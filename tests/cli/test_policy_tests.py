@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from offload_runtime.cli.policy_tests import Coverage
 from tests.cli.conftest import Offload
 
 POLICY = """\
@@ -77,6 +78,24 @@ def test_too_little_coverage_fails_and_says_what_to_add(
     assert finished.exit_code == exit_code
     codes = {d["code"]: d["hint"] for d in finished.document["diagnostics"]}
     assert codes == ({} if exit_code == 0 else {"PTS211": "add a case for attention (small)"})
+
+
+@pytest.mark.parametrize(
+    ("num_covered", "num_rules", "percent", "reaches", "text"),
+    [
+        (29, 100, 29.0, True, "29 %"),
+        (28, 100, 29.0, False, "28 %"),
+        (1999, 2000, 100.0, False, "99.9 %"),
+        (0, 0, 100.0, True, "100 %"),
+        (0, 3, 0.0, True, "0 %"),
+    ],
+)
+def test_coverage_is_counted_exactly_and_never_rounded_up(
+    num_covered: int, num_rules: int, percent: float, reaches: bool, text: str
+) -> None:
+    coverage = Coverage(num_covered, num_rules)
+    assert coverage.reaches(percent) is reaches
+    assert str(coverage) == text
 
 
 def test_full_coverage_satisfies_the_highest_demand(offload: Offload, small: Path) -> None:
