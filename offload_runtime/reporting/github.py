@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from offload_runtime.errors import Diagnostic
+from offload_runtime.overrides import OVERRIDE_FILE
 
 _LEVELS = MappingProxyType({"error": "error", "warning": "warning", "note": "notice"})
 
@@ -21,12 +22,10 @@ def render(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def _annotation(diagnostic: Diagnostic) -> str:
-    properties = {
-        "file": diagnostic.file,
-        "line": diagnostic.line,
-        "col": diagnostic.column,
-        "title": diagnostic.code,
-    }
+    properties: dict[str, str | int | None] = {"title": diagnostic.code}
+    if diagnostic.file != OVERRIDE_FILE:  # an override stands in no file that could be annotated
+        place = {"file": diagnostic.file, "line": diagnostic.line, "col": diagnostic.column}
+        properties = {**place, **properties}
     listed = ",".join(
         f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None
     )

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from offload_runtime.codes import CODES
 from offload_runtime.errors import Diagnostic
+from offload_runtime.overrides import OVERRIDE_FILE
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = MappingProxyType({"error": "error", "warning": "warning", "note": "note"})
@@ -49,7 +50,8 @@ def _result(diagnostic: Diagnostic, rule_index: int) -> dict[str, Any]:
         "level": _LEVELS[diagnostic.severity],
         "message": {"text": message},
     }
-    if diagnostic.file is not None:
+    # An override stands in no file that a scanning service could show.
+    if diagnostic.file is not None and diagnostic.file != OVERRIDE_FILE:
         location: dict[str, Any] = {"artifactLocation": {"uri": _uri(diagnostic.file)}}
         if diagnostic.line is not None:
             region = {"startLine": diagnostic.line}

@@ -20,6 +20,11 @@ def test_what_would_end_a_command_or_a_property_early_is_escaped() -> None:
     assert github.render([finding]) == "::warning file=a%2Cb%3Ac.yaml,line=1,title=YAML001::50%25%0D%0Anext"
 
 
+def test_an_override_is_no_file_to_annotate() -> None:
+    finding = Diagnostic("POL104", "error", "5 is not a size", "--set", 1, 15)
+    assert github.render([finding]) == "::error title=POL104::5 is not a size"
+
+
 def test_every_finding_has_a_line() -> None:
     assert github.render([Diagnostic("A", "error", "x"), Diagnostic("B", "error", "y")]).count("\n") == 1
     assert github.render([]) == ""
