@@ -13,6 +13,7 @@ import torch
 
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
 from offload_runtime.models.catalog import BUILTINS, DTYPES, OPTIMIZERS
+from offload_runtime.models.devices import choose_device
 from offload_runtime.models.under_test import ModelUnderTest
 
 
@@ -49,11 +50,8 @@ class ModelRequest:
         """
         builder = _builder(self.spec)
         device = torch.device(self.device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            hint = "give --device cpu: the simulated engine runs there"
-            raise RefusedError(
-                Diagnostic("MOD707", "error", f"no CUDA device here for {self.device}", hint=hint)
-            )
+        if device.type == "cuda":
+            choose_device("cuda")
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(self.seed)

@@ -112,7 +112,7 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         batch = model.make_batch(step)
         meter.start(step)
         loss = model.loss(compiled(*batch))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch annotates no result
+        loss.backward()
         losses.append(loss.detach())
         if plan.numbers:
             numbers.append(step_numbers(model.module, loss))
@@ -223,8 +223,8 @@ class _CudaMeter:
     def start(self, step: int) -> None:
         if step == self.num_warmup:
             torch.cuda.reset_peak_memory_stats(self.device)
-        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch annotates none
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch annotates none
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         begin.record()
         self.events.append((begin, end))
 

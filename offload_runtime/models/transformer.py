@@ -224,7 +224,7 @@ def use_loss(module: nn.Module, loss: Callable[..., Tensor]) -> None:
 def _batches(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) -> Callable[[int], Batch]:
     device = torch.device(request.device)
     needed = ("vocab_size",) if kind.has_text else ("num_channels", "image_size", "num_labels")
-    sizes = {name: getattr(config, name, None) for name in needed}
+    sizes: dict[str, Any] = {name: getattr(config, name, None) for name in needed}
     missing = [name for name, size in sizes.items() if not isinstance(size, int)]
     if missing:
         reason = f"its configuration gives no number for {' and '.join(missing)}"
