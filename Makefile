@@ -1,5 +1,4 @@
 VENV ?= .venv
-PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
