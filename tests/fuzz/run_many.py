@@ -42,6 +42,7 @@ class Tally:
     graphs_with: Counter[str] = field(default_factory=Counter)
     set_aside: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    commit: str = field(default_factory=lambda: _commit())
 
     def add(self, seed: int, outcome: Outcome) -> None:
         """Count what one seed gave."""
@@ -66,7 +67,7 @@ class Tally:
                 "torch": torch.__version__,
                 "python": platform.python_version(),
                 "machine": platform.machine(),
-                "commit": _commit(),
+                "commit": self.commit,
             },
             "first_seed": first_seed,
             "num_graphs": self.num_graphs,
