@@ -43,7 +43,7 @@ INDUCTOR_OFFLOAD = {
     "kind": "Policy",
     "name": "inductor-12gib",
     "limits": {"budget": "12GiB"},
-    "schedule": {"defer": 16, "prefetch": 3},
+    "schedule": {"defer": 8, "prefetch": 2},
     "activations": {
         "default": "auto",
         "rules": [{"name": "heavy", "match": {"op": ["matmul", "attention"], "bytes": {"min": "1MiB"}}, "action": "offload"}],
