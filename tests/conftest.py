@@ -1,6 +1,14 @@
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure of ours; and continuous integration runs the same examples every time, while
+# everyone else keeps looking for new ones.
+settings.register_profile("offload", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("offload")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
