@@ -20,7 +20,7 @@ from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
 from offload_runtime.models.findings import findings
 from offload_runtime.models.layer_runs import layer_runs
-from offload_runtime.models.numbers import first_final_difference, first_step_difference
+from offload_runtime.models.numbers import first_step_difference
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import ApplyResult, BitwiseScope, Difference, Losses, RunResult
 from offload_runtime.models.training import Training, TrainingPlan, train
@@ -122,7 +122,9 @@ class _Runner:
         reference = self.run("reference", request=request, numbers=True, deterministic=deterministic)
         if reference is None:
             return None, None
-        policy = self.run("policy", request=request, numbers=True, deterministic=deterministic)
+        policy = self.run(
+            "policy", request=request, numbers=True, deterministic=deterministic, against=reference.final
+        )
         if policy is not None and policy.start != reference.start:
             message = f"{self.request.spec} starts from other weights or data each time it is built"
             hint = "draw what is random from torch's generator, which is seeded before the function is called"
@@ -211,9 +213,7 @@ def _first_difference(compared: _Compared) -> Difference | None:
         difference = first_step_difference(ours, theirs, step)
         if difference is not None:
             return difference
-    assert policy.final is not None
-    assert reference.final is not None
-    return first_final_difference(policy.final, reference.final, len(policy.steps))
+    return policy.final_difference
 
 
 def _not_deterministic(error: RunError) -> Diagnostic:

@@ -107,13 +107,16 @@ def first_step_difference(ours: StepNumbers, theirs: StepNumbers, step: int) -> 
     return None
 
 
-def first_final_difference(ours: FinalNumbers, theirs: FinalNumbers, step: int) -> Difference | None:
-    """Return the first tensor after the last step, number ``step``, that differs, or None."""
+def first_final_difference(module: nn.Module, theirs: FinalNumbers, step: int) -> Difference | None:
+    """Return the first tensor of ``module`` after the last step, number ``step``, that differs, or None.
+
+    Tensors come to the host one at a time: the other training's copies are there already.
+    """
     others = {(kind, name): tensor for kind, name, tensor in theirs.tensors}
-    for kind, name, tensor in ours.tensors:
-        other = others.pop((kind, name), None)
-        if other is None or not equal_bytes(tensor, other):
-            return Difference(kind, name, step, None if other is None else max_abs_difference(tensor, other))
+    for kind, name, tensor in _state(module):
+        mine, other = dense(tensor).cpu(), others.pop((kind, name), None)
+        if other is None or not equal_bytes(mine, other):
+            return Difference(kind, name, step, None if other is None else max_abs_difference(mine, other))
     for kind, name in others:
         return Difference(kind, name, step)
     return None

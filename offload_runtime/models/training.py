@@ -23,10 +23,12 @@ from offload_runtime.models.numbers import (
     FinalNumbers,
     StepNumbers,
     final_numbers,
+    first_final_difference,
     starting_point,
     step_numbers,
 )
 from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.result import Difference
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.plan import Variant
 from offload_runtime.record import Report
@@ -41,8 +43,9 @@ class TrainingPlan:
     """How one training runs.
 
     ``variant`` is the policy itself, the reference (its offloads replaced by saves) or the baseline (no
-    policy). ``numbers`` records what `numbers` compares; ``deterministic`` asks torch for deterministic
-    kernels; ``profile`` times each transfer.
+    policy). ``numbers`` records what is compared, or compares it at the end with ``against``, the final
+    numbers of another training. ``deterministic`` asks torch for deterministic kernels; ``profile`` times
+    each transfer.
     """
 
     variant: Variant
@@ -53,6 +56,7 @@ class TrainingPlan:
     numbers: bool = False
     deterministic: bool = False
     profile: bool = False
+    against: FinalNumbers | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Training:
 
     ``report`` is None where no graph went through the offload back end: the baseline of mode ``inductor``
     on an accelerator. ``num_pins`` counts the times that host memory was pinned after the first step.
+    ``start`` is a fingerprint of weights and data before the first step.
     """
 
     name: str
@@ -76,6 +81,7 @@ class Training:
     start: int | None
     steps: tuple[StepNumbers, ...]
     final: FinalNumbers | None
+    final_difference: Difference | None
 
 
 def train(request: ModelRequest, plan: TrainingPlan, advance: Advance) -> Training | None:
@@ -138,7 +144,8 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         num_pins=(found.num_pins if found is not None else 0) - pins_at_first,
         start=start,
         steps=tuple(numbers),
-        final=final_numbers(model.module) if plan.numbers else None,
+        final=final_numbers(model.module) if plan.numbers and plan.against is None else None,
+        final_difference=_final_difference(model.module, plan),
     )
 
 
@@ -163,6 +170,10 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
     if plan.hardware is not None:
         options["hardware"] = plan.hardware
     return torch.compile(model.module, backend=offload_backend, options=options)
+
+
+def _final_difference(module: nn.Module, plan: TrainingPlan) -> Difference | None:
+    return None if plan.against is None else first_final_difference(module, plan.against, plan.steps)
 
 
 def _report(request: ModelRequest, module: nn.Module) -> Report:

@@ -87,7 +87,7 @@ def test_nan_equals_the_same_nan_and_minus_zero_is_not_zero() -> None:
 def test_equal_trainings_show_no_difference() -> None:
     ours, theirs = trained_layer(), trained_layer()
     assert first_step_difference(step_numbers(*ours), step_numbers(*theirs), 1) is None
-    assert first_final_difference(final_numbers(ours[0]), final_numbers(theirs[0]), 1) is None
+    assert first_final_difference(ours[0], final_numbers(theirs[0]), 1) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_equal_trainings_show_no_difference() -> None:
 def test_the_first_difference_at_the_end_is_named_and_measured(kind, name, change) -> None:
     (ours, _), (theirs, _) = trained_layer(), trained_layer()
     change(theirs)
-    difference = first_final_difference(final_numbers(ours), final_numbers(theirs), 5)
+    difference = first_final_difference(ours, final_numbers(theirs), 5)
     assert difference is not None
     assert (difference.kind, difference.name, difference.step) == (kind, name, 5)
     assert difference.max_abs_difference == pytest.approx(1.0)
@@ -127,7 +127,7 @@ def test_a_gradient_that_only_one_training_has_is_a_difference() -> None:
     (ours, _), (theirs, _) = trained_layer(), trained_layer()
     theirs.weight.grad = None
     for pair in ((ours, theirs), (theirs, ours)):
-        difference = first_final_difference(final_numbers(pair[0]), final_numbers(pair[1]), 1)
+        difference = first_final_difference(pair[0], final_numbers(pair[1]), 1)
         assert difference is not None
         assert (difference.kind, difference.name) == ("gradient", "weight")
 
