@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Unpack
 
 import click
@@ -64,11 +65,12 @@ def command(
     request = model_request(model)
     with foreign_code(), shown_progress() as advance:
         report = explain_policy(request, compiled, mode=mode, progress=advance)
+    set_again = [part for override in overrides for part in ("--set", override)]
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(
         data=explanation_data(report),
         text=render_explanation(report, request.spec, by=by, limit=limit),
         diagnostics=findings,
         exit_code=EXIT_FINDINGS if any(finding.is_error for finding in findings) else 0,
-        next=(f"offload apply {policy} --model {request.spec}",),
+        next=(shlex.join(["offload", "apply", policy, "--model", request.spec, *set_again]),),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 
 import click
@@ -71,4 +72,6 @@ def _next(verdicts: list[FileVerdict]) -> tuple[str, ...]:
     if errors:
         return (f"offload codes {errors[0].code}",)
     policies = [verdict.file for verdict in verdicts if verdict.kind == "Policy"]
-    return tuple(f"offload explain {file} --model builtin:llama-tiny" for file in policies[:1])
+    return tuple(
+        shlex.join(["offload", "explain", file, "--model", "builtin:llama-tiny"]) for file in policies[:1]
+    )
