@@ -66,9 +66,34 @@ def tag_activations_pass(
                 tuples.setdefault(_producer(node), []).append(node)
     for producer, outputs in tuples.items():
         _mark_together(producer, outputs)
+    _keep_in_backward(gm.graph, joint, judged)
     gm.graph.lint()
     gm.recompile()
     return gm
+
+
+def _keep_in_backward(graph: fx.Graph, joint: JointGraph, judged: Sequence[JudgedStorage]) -> None:
+    """Mark what backward computes from forward values alone (``cos`` for a ``sin``) as recomputed.
+
+    Torch's partitioner may move it to forward and save its result in place of the value that the policy decided on.
+    What hangs on a value left to torch (``auto``) is left to torch, too.
+    """
+    left_to_torch = {
+        node
+        for item in judged
+        if item.decision is not None and item.decision.action == "auto"
+        for node in item.storage.nodes
+    }
+    needs_tangents: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.name in joint.forward or node.op == "output":
+            continue
+        if node.op == "placeholder" or not needs_tangents.isdisjoint(node.all_input_nodes):
+            needs_tangents.add(node)
+        elif not left_to_torch.isdisjoint(node.all_input_nodes):
+            left_to_torch.add(node)
+        elif node.all_input_nodes:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
 def _mark_together(producer: fx.Node, outputs: Sequence[fx.Node]) -> None:

@@ -25,6 +25,23 @@ def test_a_policy_that_saves_recomputes_nothing() -> None:
     assert not {"sin", "tanh"} & set(names_of(rewritten.reference.backward.graph))
 
 
+def _deep(x: Tensor) -> Tensor:
+    for _ in range(4):
+        x = torch.sin(x * 0.5)
+    return x.sum()
+
+
+def test_what_backward_computes_from_forward_values_is_never_saved_in_their_place() -> None:
+    rewritten = rewrite(_deep, _leaf(4, 4), under=policy("offload"))
+    assert "cos" not in names_of(rewritten.reference.forward.graph)
+    assert [verdict.fate for verdict in rewritten.pair.plan.verdicts] == ["offload"] * 4
+
+
+def test_what_hangs_on_a_value_left_to_torch_is_left_to_torch() -> None:
+    rewritten = rewrite(_deep, _leaf(4, 4), under=policy("auto"))
+    assert "cos" in names_of(rewritten.reference.forward.graph)
+
+
 def test_one_saved_storage_crosses_once_and_whole() -> None:
     def gated(x: Tensor, w: Tensor) -> Tensor:
         value, gate = (x @ w).chunk(2, -1)
