@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from offload_runtime.document import MAX_DOCUMENT_BYTES
 from offload_runtime.errors import Diagnostic, sorted_diagnostics
@@ -67,7 +66,6 @@ def _source_line(diagnostic: Diagnostic, sources: Mapping[str, str]) -> tuple[st
     return shown, sum(_width(character) for character in shown[: caret - start])
 
 
-@lru_cache(maxsize=32)
 def _file_text(file: str) -> str | None:
     """Return the text of a file that a finding names; None when it has none to show."""
     path = find_source(file)

@@ -109,3 +109,11 @@ def test_each_kind_of_error_is_one_exit_code(error: type[OffloadError], exit_cod
     )
     with pytest.raises(ValueError, match="at least one"):
         error()
+
+
+def test_the_source_line_is_the_files_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnostic = Diagnostic("POL104", "error", "no size", "policy.yaml", 1, 1)
+    monkeypatch.chdir(tmp_path)
+    for text in ("budget: 12", "budget: 13"):
+        Path("policy.yaml").write_text(text)
+        assert f"    1 | {text}" in render_diagnostic(diagnostic)
