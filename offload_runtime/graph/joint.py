@@ -46,6 +46,7 @@ class JointGraph:
     layers: LayerTable
     parameters: frozenset[str]
     outputs: frozenset[str]
+    mutated: frozenset[str] = frozenset()
 
     def layer_of(self, node: fx.Node) -> int | None:
         """Return the layer id of a node of this graph, or of a partition of it."""
@@ -86,7 +87,23 @@ def read_joint_graph(
         layers=table,
         parameters=frozenset(parameters),
         outputs=frozenset(node.name for node in results[:num_fwd_outputs] if isinstance(node, fx.Node)),
+        mutated=_mutated_inputs(graph, placeholders),
     )
+
+
+def _mutated_inputs(graph: fx.Graph, placeholders: Sequence[fx.Node]) -> frozenset[str]:
+    """Return the inputs that the graph writes, or whose new values it returns, with everything that aliases them."""
+    described = graph.output_node().meta.get("desc", ())
+    rewritten = [description.mutated_input for description in described if hasattr(description, "mutated_input")]
+    storages = find_storages([node for node in graph.nodes if node.op != "output"])
+    owner = {node: storage for storage in storages for node in storage.nodes}
+    mutated: set[str] = set()
+    for node in placeholders:
+        storage = owner.get(node)
+        written = storage is not None and len(storage.writes) > 1  # the first is its own arrival
+        if written or any(node.meta.get("desc") == description for description in rewritten):
+            mutated.update(alias.name for alias in storage.nodes) if storage is not None else mutated.add(node.name)
+    return frozenset(mutated)
 
 
 def _backward_nodes(graph: fx.Graph) -> set[fx.Node]:

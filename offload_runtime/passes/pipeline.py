@@ -146,7 +146,7 @@ def _plan(
     )
     chosen = set(selection.chosen)
     verdicts = [
-        _verdict(item.judged, candidate, index in chosen, selection.reasons[index])
+        _verdict(item.judged, candidate, index in chosen, selection.reasons[index], joint.mutated)
         for index, (item, candidate) in enumerate(zip(stored, candidates, strict=True))
     ]
     saved_names = {node.name for item in stored for node in item.judged.storage.nodes}
@@ -159,7 +159,9 @@ def _plan(
     return OffloadPlan(policy.hash, tuple(verdicts), transfers if variant != "baseline" else ()), ()
 
 
-def _verdict(judged: JudgedStorage, candidate: Candidate, chosen: bool, reason: str | None) -> TensorVerdict:
+def _verdict(
+    judged: JudgedStorage, candidate: Candidate, chosen: bool, reason: str | None, mutated: frozenset[str]
+) -> TensorVerdict:
     decision = judged.decision
     if decision is None:
         return TensorVerdict(judged.activation, "skip", None, _foreign_reason(candidate))
@@ -173,7 +175,7 @@ def _verdict(judged: JudgedStorage, candidate: Candidate, chosen: bool, reason: 
     if decision.action == "auto":
         return TensorVerdict(judged.activation, "save", rule, "auto: torch's partitioner saves it")
     if decision.action == "recompute":
-        obstacle = recompute_obstacle(judged.storage) or "torch's partitioner kept it"
+        obstacle = recompute_obstacle(judged.storage, mutated) or "torch's partitioner kept it"
         return TensorVerdict(judged.activation, "save", rule, f"not recomputed: {obstacle}")
     if decision.action == "offload":
         return TensorVerdict(judged.activation, "save", rule, f"not offloaded: {reason}")

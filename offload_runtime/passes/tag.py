@@ -31,10 +31,16 @@ class JudgedStorage:
     decision: Decision | None
 
 
-def recompute_obstacle(storage: Storage) -> str | None:
-    """Say why a storage may not be computed a second time, or return None."""
+def recompute_obstacle(storage: Storage, mutated: frozenset[str] = frozenset()) -> str | None:
+    """Say why a storage may not be computed a second time, or return None.
+
+    ``mutated`` names the graph inputs that the step overwrites (running statistics), with their aliases.
+    """
     for node in storage.nodes:
-        target = _producer(node).target
+        producer = _producer(node)
+        target = producer.target
+        if any(argument.name in mutated for argument in producer.all_input_nodes):
+            return "it reads an input that the step overwrites (such as running statistics)"
         if is_collective(target):
             return "collective: recomputing it would communicate again"
         if str(target).startswith(("prims.inductor_seed", "prims.inductor_seeds")):
@@ -56,7 +62,7 @@ def tag_activations_pass(
     """
     tuples: dict[fx.Node, list[fx.Node]] = {}
     for item in judged:
-        mark = _mark(item)
+        mark = _mark(item, joint.mutated)
         writer = item.storage.writer
         for node in item.storage.nodes:
             own = mark if node is writer or mark is None else CheckpointPolicy.MUST_RECOMPUTE
@@ -108,10 +114,10 @@ def _mark_together(producer: fx.Node, outputs: Sequence[fx.Node]) -> None:
         producer.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
-def _mark(item: JudgedStorage) -> CheckpointPolicy | None:
+def _mark(item: JudgedStorage, mutated: frozenset[str]) -> CheckpointPolicy | None:
     if item.decision is None or item.decision.action == "auto":
         return None
-    if item.decision.action == "recompute" and recompute_obstacle(item.storage) is None:
+    if item.decision.action == "recompute" and recompute_obstacle(item.storage, mutated) is None:
         return CheckpointPolicy.MUST_RECOMPUTE
     return CheckpointPolicy.MUST_SAVE
 
