@@ -10,12 +10,23 @@ from torch import fx
 
 from offload_runtime.compiler import SavedActivation
 from offload_runtime.graph.layers import LayerTable, tabulate_layers
-from offload_runtime.graph.names import normalise_fqn
+from offload_runtime.graph.names import module_of_node
 from offload_runtime.graph.operators import class_of_node, operator_name
 from offload_runtime.graph.storages import Storage, find_storages, layout_of, tensor_of
 from offload_runtime.patterns import Glob
 
-__all__ = ["JointGraph", "ModelNames", "forward_activations", "read_joint_graph"]
+__all__ = ["JointGraph", "ModelNames", "forward_activations", "origin_of", "read_joint_graph"]
+
+
+_ORIGIN = "joint_node"  # survives the partitioner's copies, and is absent from the nodes that it makes itself
+
+
+def origin_of(node: fx.Node) -> str | None:
+    """Return the name of the joint graph's node that a partition's node is a copy of.
+
+    Its own name does not tell: the partitioner gives free names to the random number states that it adds.
+    """
+    return node.meta.get(_ORIGIN)
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class JointGraph:
 
     def layer_of(self, node: fx.Node) -> int | None:
         """Return the layer id of a node of this graph, or of a partition of it."""
-        return self.layers.layer_of(self.modules.get(node.name, ""))
+        return self.layers.layer_of(self.modules.get(origin_of(node) or "", ""))
 
     def forward_nodes(self) -> list[fx.Node]:
         """Return the forward nodes in execution order, placeholders included."""
@@ -70,6 +81,8 @@ def read_joint_graph(
     ``num_fwd_outputs`` and ``static_input_indices`` are what AOTAutograd hands to a partitioner.
     """
     graph = module.graph
+    for node in graph.nodes:
+        node.meta[_ORIGIN] = node.name
     backward = _backward_nodes(graph)
     placeholders = [node for node in graph.find_nodes(op="placeholder") if node not in backward]
     parameters = {node.name for index, node in enumerate(placeholders) if index in set(static_input_indices)}
@@ -125,19 +138,11 @@ def _name_modules(graph: fx.Graph, backward: set[fx.Node], names: ModelNames) ->
     for node in graph.nodes:
         side = node in backward
         if node.op == "call_function":
-            own = _own_module(node)
+            own = module_of_node(node)
             if own is not None:
                 previous[side] = ".".join(part for part in (names.prefix, own) if part)
         modules[node.name] = previous[side] if node.op == "call_function" else ""
     return modules
-
-
-def _own_module(node: fx.Node) -> str | None:
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return None
-    path = next(reversed(stack.values()))[0]
-    return normalise_fqn(path)
 
 
 def forward_activations(joint: JointGraph) -> list[tuple[Storage, SavedActivation]]:

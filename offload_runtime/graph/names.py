@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["normalise_fqn"]
+from torch import fx
+
+__all__ = ["module_of_node", "normalise_fqn"]
 
 # L['self'].model.layers.0 | L['args'][0].model | L['self'].__dict__['_modules']['down_blocks'].0 | G['net'].block
 _TOKEN = re.compile(r"""\[['"](?P<key>[^'"]+)['"]\]|\[(?P<index>\d+)\]|(?P<name>[A-Za-z_0-9]+)""")
@@ -37,6 +39,12 @@ def normalise_fqn(path: str) -> str:
         if source == "args" and tokens and tokens[0].isdigit():
             tokens = tokens[1:]
     return ".".join(token for token in tokens if token not in _WRAPPERS)
+
+
+def module_of_node(node: fx.Node) -> str | None:
+    """Return the module that a node was traced in, a backward node that of its forward node; None if unknown."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return normalise_fqn(next(reversed(stack.values()))[0]) if stack else None
 
 
 def _tokens(path: str) -> Iterable[str]:

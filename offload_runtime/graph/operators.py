@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import flop_registry
 
 
-__all__ = ["class_of_node", "is_collective", "is_random", "is_view", "operator_name", "operator_of"]
+__all__ = ["class_of_node", "class_of_operator", "is_collective", "is_random", "is_view", "operator_name", "operator_of"]
 
 _COLLECTIVE_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
@@ -68,16 +68,18 @@ def operator_name(node: fx.Node) -> str:
     if isinstance(target, OpOverload):
         return str(target)
     if isinstance(target, HigherOrderOperator):
-        return target.name()
+        return f"higher_order.{target.name()}"
     return getattr(target, "__name__", str(target))
 
 
 def class_of_node(node: fx.Node) -> str:
     """Return the operator class of a node: one of the names that ``offload list op-classes`` prints."""
-    target = operator_of(node)
-    if not isinstance(target, (OpOverload, HigherOrderOperator)):
-        return "other"
-    return _class_of(target)
+    return class_of_operator(operator_of(node))
+
+
+def class_of_operator(target: object) -> str:
+    """Return the operator class of an overload or a higher-order operator; ``other`` for anything else."""
+    return _class_of(target) if isinstance(target, (OpOverload, HigherOrderOperator)) else "other"
 
 
 @lru_cache(maxsize=None)

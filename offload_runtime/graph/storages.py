@@ -1,7 +1,8 @@
 """Storages of a graph: which tensors share memory, who wrote it last, who reads it, how large it is.
 
-Alias sets come from operator schemas (``alias_info``) and from the identity of fake storages together, never from a list
-of view operators. An operator of a namespace that torch does not ship may alias and may write whatever it reads.
+Alias sets come from operator schemas (``alias_info``) and from the identity of fake storages together, never
+from a list of view operators. An operator of a namespace that torch does not ship may alias and may write
+whatever it reads.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _hint: Callable[[torch.SymInt | int, int], int] = getattr(
 class Storage:
     """One device storage of a graph.
 
-    ``nodes`` are its tensors in graph order (the first one produced it); ``num_bytes`` its extent; ``writes`` the
-    positions at which it is, or may be, written; ``reads`` the positions of every read through any alias.
+    ``nodes`` are its tensors in graph order (the first one produced it); ``num_bytes`` its extent;
+    ``writes`` the positions at which it is, or may be, written; ``reads`` the positions of every read through
+    any alias.
     """
 
     nodes: tuple[fx.Node, ...]

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from offload_runtime.graph.joint import JointGraph
+from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import is_collective, operator_of
 from offload_runtime.graph.storages import Storage, find_storages, hint, layout_of, tensor_bytes, tensor_of
 from offload_runtime.passes.partition import Partition, Saved
-from offload_runtime.passes.tag import JudgedStorage
+from offload_runtime.passes.tag import MIN_SLICED_SHARE, JudgedStorage
 from offload_runtime.plan import Candidate, Timeline, TransferSource
 
 __all__ = ["SavedStorage", "collect_candidates", "read_timeline", "saved_storages"]
-
-MIN_SLICED_SHARE = 0.5  # views that cover less than this share of their storage travel by themselves
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def saved_storages(partition: Partition, judged: Sequence[JudgedStorage]) -> lis
     found = []
     for storage in find_storages(list(partition.forward.graph.nodes)):
         saved = tuple(crossing[node] for node in storage.nodes if node in crossing)
-        item = next((by_name[node.name] for node in storage.nodes if node.name in by_name), None)
+        item = next((by_name[name] for node in storage.nodes if (name := origin_of(node)) in by_name), None)
         if saved and item is not None:
             found.append(SavedStorage(storage, saved, item))
     return found
@@ -47,7 +45,7 @@ def read_timeline(joint: JointGraph, partition: Partition) -> Timeline:
 
     def layers(graph: fx.Graph) -> tuple[int | None, ...]:
         return tuple(
-            joint.layer_of(node) if node.op == "call_function" and node.name in joint.modules else None
+            joint.layer_of(node) if node.op == "call_function" else None
             for node in graph.nodes
         )
 
@@ -98,7 +96,7 @@ def _obstacle(
     item: SavedStorage, joint: JointGraph, returned: set[fx.Node], device: str, sources: Sequence[TransferSource]
 ) -> str | None:
     nodes = item.storage.nodes
-    if any(node.name in joint.parameters for node in nodes):
+    if any(origin_of(node) in joint.parameters for node in nodes):
         return "parameter"
     if item.storage.is_input:
         return "graph input: the caller owns it"

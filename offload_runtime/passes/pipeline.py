@@ -17,7 +17,7 @@ from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Decision, SavedActivation
 from offload_runtime.errors import Diagnostic, RefusedError
-from offload_runtime.graph.joint import JointGraph, ModelNames, forward_activations, read_joint_graph
+from offload_runtime.graph.joint import JointGraph, ModelNames, forward_activations, origin_of, read_joint_graph
 from offload_runtime.graph.storages import tensor_of
 from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
@@ -189,7 +189,7 @@ def _foreign_reason(candidate: Candidate) -> str:
 def _recomputed(
     partition: Partition, judged: Sequence[JudgedStorage], saved_names: set[str]
 ) -> list[TensorVerdict]:
-    computed = {node.name for node in partition.backward.graph.nodes if node.op == "call_function"}
+    computed = {origin_of(node) for node in partition.backward.graph.nodes if node.op == "call_function"}
     verdicts = []
     for item in judged:
         names = {node.name for node in item.storage.nodes}

@@ -141,7 +141,7 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
             ops=OPS,
             register=register,
         )
-        self.graph = self.session.add_graph(pair, keys, _device_of(gm))
+        self.graph = self.session.add_graph(pair, keys, _device_of(gm), _current_frame())
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
         self.host_inputs = {i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)}
         return pair.partition.forward, pair.partition.backward
@@ -167,6 +167,12 @@ def _set_donated(keep: Callable[[int], bool]) -> None:
     donated = getattr(metadata, "bw_donated_idxs", None)
     if metadata is not None and donated:
         metadata.bw_donated_idxs = [index for index in donated if keep(index)]
+
+
+def _current_frame() -> object:
+    """Return what identifies the Dynamo frame that is being compiled; a recompilation has the same."""
+    compile_id = torch._guards.CompileContext.current_compile_id()
+    return getattr(compile_id, "frame_id", None)
 
 
 def _device_of(gm: fx.GraphModule) -> torch.device:

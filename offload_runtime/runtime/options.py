@@ -15,7 +15,8 @@ from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
 from offload_runtime.plan import Variant
 from offload_runtime.policy import Policy
-from offload_runtime.predicates import Comparison, Predicate, Scalar, evaluate, AllOf, AnyOf, Not
+from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
+from offload_runtime.targets import check_target
 
 __all__ = ["BackendOptions", "Mode", "read_options", "refuse_unsupported"]
 
@@ -30,7 +31,7 @@ class BackendOptions:
 
     ``model`` is the root module where the caller gave it (names by parameter identity, layer totals). ``verify`` runs
     the first step on the checking engine. ``variant`` chooses the policy itself, its numeric reference (offloads
-    replaced by saves) or the baseline without it.
+    replaced by saves) or the baseline without it. ``profile`` times copies and stalls.
     """
 
     policy: CompiledPolicy
@@ -38,6 +39,7 @@ class BackendOptions:
     verify: bool = False
     model: weakref.ref[torch.nn.Module] | None = None
     variant: Variant = "policy"
+    profile: bool = False
 
     def root(self) -> torch.nn.Module | None:
         """Return the root module, if it was given and is still alive."""
@@ -56,6 +58,10 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
             close = difflib.get_close_matches(key, _KEYS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(_KEYS)}"
             raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
+    if given.get("hardware") is not None:
+        raise RefusedError(
+            Diagnostic("RUN521", "error", "option 'hardware' needs the planner, which is not available yet", hint="leave it out")
+        )
     source = given.get("policy", os.environ.get("OFFLOAD_POLICY"))
     if source is None:
         raise UsageError(
@@ -82,13 +88,14 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         )
     policy = load_policy(source)
     if variant != "baseline":
-        refuse_unsupported(policy.policy)
+        refuse_unsupported(policy.policy, cast(Mode, mode))
     return BackendOptions(
         policy,
         cast(Mode, mode),
         bool(given.get("verify", False)),
         weakref.ref(model) if model is not None else None,
         cast(Variant, variant),
+        bool(given.get("profile", False)),
     )
 
 
@@ -101,54 +108,28 @@ def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
         )
 
 
-def refuse_unsupported(policy: Policy) -> None:
-    """Raise RefusedError, naming every clause that this runtime does not carry out."""
-    findings = []
-
-    def refuse(path: str, message: str, hint: str) -> None:
-        span = policy.span_of(path)
-        file, line, column = (span.file, span.line, span.column) if span is not None else (None, None, None)
-        findings.append(Diagnostic("RUN520", "error", message, file, line, column, path, hint))
-
-    for section in ("optimizer_state", "gradients", "parameters"):
-        if getattr(policy, section) is not None:
-            refuse(section, f"section {section!r} is not honoured by this runtime yet", f"remove {section!r}")
-    if policy.activations is None:
-        refuse(
-            "activations",
-            "the policy has no section 'activations'",
-            "say at least `activations: {default: auto}`",
-        )
-    if policy.schedule.select == "planned":
-        refuse("schedule.select", "select 'planned' is not available yet", "use `select: largest_first`")
-    for knob in ("defer", "prefetch"):
-        if getattr(policy.schedule, knob) == "auto":
-            refuse(f"schedule.{knob}", f"schedule.{knob} 'auto' needs the planner", "give a number of layers")
-    if policy.limits.device_peak is not None:
-        refuse("limits.device_peak", "limits.device_peak needs `select: planned`", "use limits.budget")
-    if policy.limits.step_overhead is not None:
-        refuse("limits.step_overhead", "limits.step_overhead needs `select: planned`", "use limits.budget")
+def refuse_unsupported(policy: Policy, mode: Mode) -> None:
+    """Raise RefusedError, naming every clause that this runtime does not carry out in ``mode``."""
+    findings = list(check_target(policy, mode))
     if policy.requires is not None:
-        _check_requires(policy.requires, refuse)
+        findings += _check_requires(policy, policy.requires)
     if findings:
         raise RefusedError(*findings)
 
 
-def _check_requires(predicate: Predicate, refuse: Any) -> None:
+def _check_requires(policy: Policy, predicate: Predicate) -> list[Diagnostic]:
     facts = known_facts()
     holds = evaluate(predicate, facts)
     if holds:
-        return
-    unknown = sorted({fact for fact in _facts_of(predicate) if fact not in facts})
+        return []
+    named = sorted({comparison.fact for comparison in comparisons(predicate)})
     if holds is None:
-        refuse(
-            "requires",
-            f"cannot check 'requires': unknown here: {', '.join(unknown)}",
-            "remove what cannot be known",
-        )
+        unknown = ", ".join(fact for fact in named if fact not in facts)
+        message, hint = f"'requires' cannot be checked: unknown here: {unknown}", "leave out what nobody can know here"
     else:
-        shown = ", ".join(f"{fact}={facts[fact]}" for fact in sorted(_facts_of(predicate)) if fact in facts)
-        refuse("requires", f"'requires' does not hold: {shown}", "change the run, or the policy's `requires`")
+        shown = ", ".join(f"{fact}={facts[fact]}" for fact in named if fact in facts)
+        message, hint = f"'requires' does not hold: {shown}", "change the run, or the policy's requires"
+    return [Diagnostic.at(policy.span_of("requires"), "RUN520", message, path="requires", hint=hint)]
 
 
 def known_facts() -> dict[str, Scalar]:
@@ -163,11 +144,3 @@ def known_facts() -> dict[str, Scalar]:
         facts |= {"pipeline_parallel": 1, "tensor_parallel": 1, "data_parallel": 1, "expert_parallel": 1}
     return facts
 
-
-def _facts_of(predicate: Predicate) -> set[str]:
-    if isinstance(predicate, Comparison):
-        return {predicate.fact}
-    if isinstance(predicate, Not):
-        return _facts_of(predicate.member)
-    assert isinstance(predicate, (AllOf, AnyOf))
-    return {fact for member in predicate.members for fact in _facts_of(member)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from offload_runtime.runtime.options import BackendOptions
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
 from offload_runtime.runtime.transfer import (
     EngineSnapshot,
+    TransferStats,
     forget_transfers,
     get_engine,
     register_transfer,
@@ -66,7 +68,7 @@ class Session:
     saw_backward: bool = False
     judged: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
-    _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _before: dict[str, TransferStats] | None = None
     _parameters: dict[int, weakref.ref[torch.nn.Parameter]] = field(default_factory=dict)
     _checker: SimulatedEngine | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -84,10 +86,13 @@ class Session:
         name = f"{self.id}.{len(self.graphs)}/{source.node}"
         return register_transfer(name, source.num_bytes, poison_source=self.options.mode == "graph")
 
-    def add_graph(self, pair: RewrittenPair, keys: Sequence[int], device: torch.device) -> CompiledGraph:
+    def add_graph(
+        self, pair: RewrittenPair, keys: Sequence[int], device: torch.device, frame: object = None
+    ) -> CompiledGraph:
         """Record a compiled graph and pin the host memory that one forward and backward of it needs.
 
-        Raises RefusedError when the host has too little.
+        Recompilations of one ``frame`` (other shapes) share pinned memory. Raises RefusedError when the host has
+        too little.
         """
         index = len(self.graphs)
         sizes = [transfer.source.num_bytes for transfer in pair.plan.transfers] if keys else []
@@ -98,6 +103,7 @@ class Session:
                 sizes,
                 why=f"graph {index} of policy {self.options.policy.name!r}",
                 host_limit_bytes=limits.host,
+                group=(self.id, frame) if frame is not None else None,
             )
         graph = CompiledGraph(
             report=GraphReport(
@@ -117,7 +123,9 @@ class Session:
             device=device,
             reservation=reservation,
         )
-        weakref.finalize(graph, forget_transfers, graph.keys)
+        weakref.finalize(graph, _forget_graph, device, graph.keys, reservation)
+        if keys and self.options.profile:
+            get_engine(device).set_profiling(True)
         self.graphs.append(graph)
         self.judged = False
         return graph
@@ -135,7 +143,7 @@ class Session:
     def on_forward(self, graph: CompiledGraph) -> None:
         """Count a forward; it begins a new step if a backward came before it."""
         with self._lock:
-            if self.saw_backward or not self._before:
+            if self.saw_backward or self._before is None:
                 self.step += 1
                 self.saw_backward = False
                 self._before = self._counters()
@@ -170,13 +178,23 @@ class Session:
         if errors:
             raise PolicyError(*errors)
 
-    def _counters(self) -> dict[str, tuple[int, int]]:
-        counters = {"": (0, 0)}
+    def _counters(self) -> dict[str, TransferStats]:
+        """Return what each transfer of this session did so far, over all engines that ran it."""
+        counters: dict[str, TransferStats] = {}
         for snapshot in self._snapshots():
-            for transfer in snapshot.transfers:
-                out, back = counters.get(transfer.name, (0, 0))
-                counters[transfer.name] = out + transfer.d2h_bytes, back + transfer.h2d_bytes
+            for stats in snapshot.transfers:
+                if stats.name.startswith(f"{self.id}."):
+                    known = counters.get(stats.name)
+                    counters[stats.name] = stats if known is None else _combine(known, stats, operator.add)
         return counters
+
+    def _last_step(self) -> list[TransferStats]:
+        """Return what each transfer did since the step began."""
+        before = self._before or {}
+        return [
+            _combine(stats, before[name], operator.sub) if name in before else stats
+            for name, stats in self._counters().items()
+        ]
 
     def _snapshots(self) -> list[EngineSnapshot]:
         devices = {graph.device for graph in self.graphs if graph.keys}
@@ -187,17 +205,10 @@ class Session:
         """Return what was decided, planned, moved and waited for."""
         policy = self.options.policy
         running = [graph for graph in self.graphs if graph.last_step == self.step] or self.graphs
-        own = f"{self.id}."
         snapshots = self._snapshots()
-        mine = [item for snapshot in snapshots for item in snapshot.transfers if item.name.startswith(own)]
-        now = self._counters()
-        deltas = [
-            (out - self._before.get(name, (0, 0))[0], back - self._before.get(name, (0, 0))[1])
-            for name, (out, back) in now.items()
-            if name.startswith(own)
-        ]
-        stalls = [(item.name.partition("/")[2], item.stall_ms) for item in mine if item.stall_ms is not None]
-        copied = [ms for item in mine for ms in (item.d2h_ms, item.h2d_ms) if ms is not None]
+        transfers = self._last_step()
+        stalls = [(item.name.partition("/")[2], item.stall_ms) for item in transfers if item.stall_ms is not None]
+        copied = [ms for item in transfers for ms in (item.d2h_ms, item.h2d_ms) if ms is not None]
         stalled = sum(ms for _, ms in stalls) if stalls else None
         devices = sorted({graph.device for graph in self.graphs}, key=str)
         arenas = [get_arena(graph_device).snapshot() for graph_device in devices]
@@ -215,8 +226,8 @@ class Session:
                 for graph in running
                 if graph.keys
             ),
-            moved_bytes=sum(out for out, _ in deltas),
-            reloaded_bytes=sum(back for _, back in deltas),
+            moved_bytes=sum(item.d2h_bytes for item in transfers),
+            reloaded_bytes=sum(item.h2d_bytes for item in transfers),
             host_bytes=sum(arena.reserved_bytes for arena in arenas),
             host_waste_bytes=sum(arena.waste_bytes for arena in arenas),
             simulated_peak=peak_memory([graph.tape for graph in running]) if running else None,
@@ -227,6 +238,27 @@ class Session:
             numa="; ".join(sorted({str(arena.numa) for arena in arenas})),
             diagnostics=self.diagnostics,
         )
+
+
+def _forget_graph(device: torch.device, keys: Sequence[int], reservation: Reservation | None) -> None:
+    forget_transfers(keys)
+    if reservation is not None:
+        get_arena(device).cancel(reservation)
+
+
+def _combine(one: TransferStats, other: TransferStats, by: Callable[[float, float], float]) -> TransferStats:
+    """Add or subtract the counts and times of two snapshots of one transfer."""
+
+    def times(name: str) -> float | None:
+        mine, theirs = getattr(one, name), getattr(other, name)
+        return None if mine is None else mine if theirs is None else by(mine, theirs)
+
+    counts = ("num_d2h_copies", "num_h2d_copies", "d2h_bytes", "h2d_bytes")
+    return replace(
+        one,
+        **{name: int(by(getattr(one, name), getattr(other, name))) for name in counts},
+        **{name: times(name) for name in ("d2h_ms", "h2d_ms", "stall_ms")},
+    )
 
 
 def _without_model(options: Mapping[str, Any] | None) -> dict[str, Any]:
