@@ -49,7 +49,9 @@ def plan_largest_first(
         if candidate.obstacle is not None:
             reasons[index] = candidate.obstacle
         elif tail is not None and candidate.ready >= tail and not decision.must:
-            reasons[index] = f"schedule.keep_last: it belongs to the last {keep_last} of {num_layers} layers or follows them"
+            reasons[index] = (
+                f"schedule.keep_last: it belongs to the last {keep_last} of {num_layers} layers or follows them"
+            )
         else:
             wanted.append(index)
     wanted.sort(key=lambda i: (not decisions[i].must, -candidates[i].moved_bytes, candidates[i].ready))
@@ -58,7 +60,9 @@ def plan_largest_first(
     for index in wanted:
         moved = candidates[index].moved_bytes
         if budget is not None and spent + moved > budget:
-            reasons[index] = f"budget: {moved} more bytes than limits.budget leaves ({budget - spent} of {budget})"
+            reasons[index] = (
+                f"budget: {moved} more bytes than limits.budget leaves ({budget - spent} of {budget})"
+            )
             continue
         spent += moved
         chosen.append(index)
@@ -128,5 +132,3 @@ class _LayerRuns:
         if distance == 0:
             return position
         return self._starts[max(self._run_of[position] - distance, 0)]
-
-

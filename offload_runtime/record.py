@@ -90,5 +90,7 @@ class Report:
             f"host {self.host_bytes} B of which {self.host_waste_bytes} B unused",
         ]
         if self.hidden_fraction is not None and self.stall_ms is not None:
-            lines.append(f"{100 * self.hidden_fraction:.1f} % of transfer time hidden, {self.stall_ms:.2f} ms stalled")
+            lines.append(
+                f"{100 * self.hidden_fraction:.1f} % of transfer time hidden, {self.stall_ms:.2f} ms stalled"
+            )
         return "\n".join(lines)

@@ -35,7 +35,11 @@ POLICY = {
 
 def main() -> None:
     torch.use_deterministic_algorithms(True)
-    result: dict[str, Any] = {"what": __doc__, "command": " ".join(["python", *sys.argv]), "environment": environment()}
+    result: dict[str, Any] = {
+        "what": __doc__,
+        "command": " ".join(["python", *sys.argv]),
+        "environment": environment(),
+    }
     for mode in ("graph", "inductor"):
         moved, report = train(mode, "policy")
         kept, _ = train(mode, "reference")
@@ -58,7 +62,9 @@ def main() -> None:
 def train(mode: str, variant: str) -> tuple[dict[str, torch.Tensor], off.Report]:
     torch._dynamo.reset()
     torch.cuda.empty_cache()
-    under_test = resolve_model("builtin:llama3-8b", layers=4, seq=1024, device="cuda", dtype="bfloat16", seed=0)
+    under_test = resolve_model(
+        "builtin:llama3-8b", layers=4, seq=1024, device="cuda", dtype="bfloat16", seed=0
+    )
     model = under_test.module
     options = {"policy": POLICY, "mode": mode, "variant": variant, "model": model}
     compiled: Any = torch.compile(model, backend=offload_backend, options=options)  # type: ignore[call-overload]
@@ -78,7 +84,9 @@ def train(mode: str, variant: str) -> tuple[dict[str, torch.Tensor], off.Report]
 
 def soak() -> dict[str, Any]:
     torch._dynamo.reset()
-    under_test = resolve_model("builtin:llama3-8b", layers=4, seq=8192, device="cuda", dtype="bfloat16", seed=0)
+    under_test = resolve_model(
+        "builtin:llama3-8b", layers=4, seq=8192, device="cuda", dtype="bfloat16", seed=0
+    )
     model, batch = under_test.module, under_test.make_batch(0)
     options = {"policy": POLICY, "mode": "inductor", "model": model}
     compiled: Any = torch.compile(model, backend=offload_backend, options=options)  # type: ignore[call-overload]

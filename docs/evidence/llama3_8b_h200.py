@@ -46,7 +46,13 @@ INDUCTOR_OFFLOAD = {
     "schedule": {"defer": 8, "prefetch": 2},
     "activations": {
         "default": "auto",
-        "rules": [{"name": "heavy", "match": {"op": ["matmul", "attention"], "bytes": {"min": "1MiB"}}, "action": "offload"}],
+        "rules": [
+            {
+                "name": "heavy",
+                "match": {"op": ["matmul", "attention"], "bytes": {"min": "1MiB"}},
+                "action": "offload",
+            }
+        ],
     },
 }
 SIDES: dict[str, dict[str, Any]] = {
@@ -62,8 +68,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="timed steps of a side in each round")
-    parser.add_argument("--soak", type=int, default=0, help="steps run at the end to see whether memory stays flat")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override the policy under test")
+    parser.add_argument(
+        "--soak", type=int, default=0, help="steps run at the end to see whether memory stays flat"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override the policy under test"
+    )
     arguments = parser.parse_args()
     result = measure(arguments)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
@@ -97,15 +107,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     halves = [statistics.median(t for turn in times["baseline"][i::2] for t in turn) for i in (0, 1)]
     peak = {name: max(values) for name, values in peaks.items()}
     return {
-        "what": f"Llama-3-8B shape, {arguments.layers} layers, 1 x 8192, bf16, forward + loss + backward, mode {arguments.mode}",
+        "what": f"Llama-3-8B, {arguments.layers} layers, 1 x 8192, bf16, forward + backward, mode {arguments.mode}",
         "command": " ".join(["python", *sys.argv]),
         "environment": environment(),
         "policy": SIDES[arguments.mode]["policy"],
         "baseline_is": SIDES[arguments.mode]["baseline"] or "torch.compile alone",
         "step_ms": {name: round(value, 2) for name, value in medians.items()},
-        "step_ms_min": {name: round(min(t for turn in turns for t in turn), 2) for name, turns in times.items()},
+        "step_ms_min": {
+            name: round(min(t for turn in turns for t in turn), 2) for name, turns in times.items()
+        },
         "num_steps": {name: sum(map(len, turns)) for name, turns in times.items()},
-        "step_ms_spread": {name: round(spread([t for turn in turns for t in turn]), 2) for name, turns in times.items()},
+        "step_ms_spread": {
+            name: round(spread([t for turn in turns for t in turn]), 2) for name, turns in times.items()
+        },
         "ratio": round(medians["policy"] / medians["baseline"], 4),
         "ratio_by_round": [
             round(statistics.median(p) / statistics.median(b), 4)
@@ -125,7 +139,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "stall_ms": snapshot.stall_ms,
         "copy_ms": snapshot.copy_ms,
         "stalls": sorted(
-            ((item.name.partition("/")[2], item.num_bytes, item.d2h_ms, item.h2d_ms, item.stall_ms) for item in snapshot.transfers),
+            (
+                (item.name.partition("/")[2], item.num_bytes, item.d2h_ms, item.h2d_ms, item.stall_ms)
+                for item in snapshot.transfers
+            ),
             key=lambda row: -(row[4] or 0),
         )[:20],
         "numa": report.numa,
@@ -134,7 +151,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def compile_side(model: torch.nn.Module, policy: Any, arguments: argparse.Namespace) -> Callable[..., torch.Tensor]:
+def compile_side(
+    model: torch.nn.Module, policy: Any, arguments: argparse.Namespace
+) -> Callable[..., torch.Tensor]:
     torch._dynamo.config.cache_size_limit = 64
     if policy is None:
         return torch.compile(model)  # type: ignore[return-value]
@@ -153,7 +172,9 @@ def step(model: torch.nn.Module, side: Callable[..., torch.Tensor], batch: tuple
 def step_times(
     model: torch.nn.Module, side: Callable[..., torch.Tensor], batch: tuple[Any, ...], num_steps: int
 ) -> Iterator[float]:
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(num_steps)]
+    marks = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(num_steps)
+    ]
     for before, after in marks:
         before.record()
         step(model, side, batch)
@@ -204,7 +225,11 @@ def spread(values: list[float]) -> float:
 
 def environment() -> dict[str, Any]:
     gpu = torch.cuda.get_device_properties(0)
-    query = ["nvidia-smi", "--query-gpu=driver_version,pcie.link.gen.current,pcie.link.width.current", "--format=csv,noheader"]
+    query = [
+        "nvidia-smi",
+        "--query-gpu=driver_version,pcie.link.gen.current,pcie.link.width.current",
+        "--format=csv,noheader",
+    ]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "gpu": gpu.name,

@@ -105,11 +105,11 @@ def _refuse_offload(policy: CompiledPolicy) -> None:
             Diagnostic(
                 "GRF310",
                 "error",
-                f"policy {policy.name!r} offloads ({name}), but eager checkpointing cannot: it would recompute silently",
+                f"policy {policy.name!r} offloads ({name}), and eager checkpointing would recompute instead",
                 span.file,
                 span.line,
                 span.column,
-                hint='use torch.compile(model, backend="offload", options={"policy": ...}), or change the action to save',
+                hint='use torch.compile(model, backend="offload"), or change the action to save',
             )
         )
 
@@ -128,7 +128,7 @@ def _eager_policy(policy: CompiledPolicy, ctx: Any, op: Any, *args: Any, **kwarg
                 Diagnostic(
                     "GRF311",
                     "error",
-                    f"rule {rule.name!r} asks for {error.key}, which eager checkpointing does not tell ({op} was called)",
+                    f"rule {rule.name!r} asks for {error.key}, which eager checkpointing does not tell ({op})",
                     rule.span.file,
                     rule.span.line,
                     rule.span.column,
@@ -136,4 +136,3 @@ def _eager_policy(policy: CompiledPolicy, ctx: Any, op: Any, *args: Any, **kwarg
                 )
             ) from None
     return checkpoint_policy_of(decide_without_rules(policy.policy.activations, activation))
-

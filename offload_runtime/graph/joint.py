@@ -87,7 +87,9 @@ def read_joint_graph(
     placeholders = [node for node in graph.find_nodes(op="placeholder") if node not in backward]
     parameters = {node.name for index, node in enumerate(placeholders) if index in set(static_input_indices)}
     modules = _name_modules(graph, backward, names)
-    executed = [modules[node.name] for node in graph.nodes if node not in backward and node.op == "call_function"]
+    executed = [
+        modules[node.name] for node in graph.nodes if node not in backward and node.op == "call_function"
+    ]
     table = tabulate_layers(executed, layers_of, complete=not names.partial)
     if names.modules is not None and names.partial:
         table = tabulate_layers(names.modules, layers_of)
@@ -107,7 +109,9 @@ def read_joint_graph(
 def _mutated_inputs(graph: fx.Graph, placeholders: Sequence[fx.Node]) -> frozenset[str]:
     """Return the inputs that the graph writes, or whose new values it returns, with everything that aliases them."""
     described = graph.output_node().meta.get("desc", ())
-    rewritten = [description.mutated_input for description in described if hasattr(description, "mutated_input")]
+    rewritten = [
+        description.mutated_input for description in described if hasattr(description, "mutated_input")
+    ]
     storages = find_storages([node for node in graph.nodes if node.op != "output"])
     owner = {node: storage for storage in storages for node in storage.nodes}
     mutated: set[str] = set()
@@ -115,7 +119,9 @@ def _mutated_inputs(graph: fx.Graph, placeholders: Sequence[fx.Node]) -> frozens
         storage = owner.get(node)
         written = storage is not None and len(storage.writes) > 1  # the first is its own arrival
         if written or any(node.meta.get("desc") == description for description in rewritten):
-            mutated.update(alias.name for alias in storage.nodes) if storage is not None else mutated.add(node.name)
+            mutated.update(alias.name for alias in storage.nodes) if storage is not None else mutated.add(
+                node.name
+            )
     return frozenset(mutated)
 
 

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import operator
 import re
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import flop_registry
 
-
-__all__ = ["class_of_node", "class_of_operator", "is_collective", "is_random", "is_view", "operator_name", "operator_of"]
+__all__ = [
+    "class_of_node",
+    "class_of_operator",
+    "is_collective",
+    "is_random",
+    "is_view",
+    "operator_name",
+    "operator_of",
+]
 
 _COLLECTIVE_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
 )
-_COLLECTIVE_NAME = re.compile(r"deep_?ep|hybrid_?ep|all_?to_?all|all_?gather|all_?reduce|reduce_?scatter", re.IGNORECASE)
-_ATTENTION = re.compile(r"scaled_dot_product|flex_attention|_attention_forward|(^|[._])(flash|sdpa|efficient)_?attn|attention")
+_COLLECTIVE_NAME = re.compile(
+    r"deep_?ep|hybrid_?ep|all_?to_?all|all_?gather|all_?reduce|reduce_?scatter", re.IGNORECASE
+)
+_ATTENTION = re.compile(
+    r"scaled_dot_product|flex_attention|_attention_forward|(^|[._])(flash|sdpa|efficient)_?attn|attention"
+)
 _CONVOLUTION = re.compile(r"(^|_)conv(olution|\d|_transpose|_depthwise|_tbc)")
 _MATMUL = re.compile(
     r"^(_?(scaled_|grouped_|int_|scaled_grouped_|weight_int\w*_|sparse_\w*)?(mm|bmm)\w*|addmm\w*|_addmm_activation|addbmm|baddbmm"
@@ -30,7 +41,9 @@ _MATMUL = re.compile(
 )
 _NORM = re.compile(r"(^|_)(layer|batch|group|instance|rms|local_response|weight)_norm")
 _EMBEDDING = re.compile(r"embedding")
-_ROUTING = re.compile(r"^(topk|sort|argsort|msort|kthvalue|histc|bincount|nonzero\w*|searchsorted|bucketize|unique\w*)$")
+_ROUTING = re.compile(
+    r"^(topk|sort|argsort|msort|kthvalue|histc|bincount|nonzero\w*|searchsorted|bucketize|unique\w*)$"
+)
 _LOSS = re.compile(r"loss|cross_entropy|^kl_div$")
 _NAMED = ((_LOSS, "loss"), (_NORM, "norm"), (_EMBEDDING, "embedding"), (_ROUTING, "routing"))
 _ACTIVATION = re.compile(
@@ -48,7 +61,9 @@ _REDUCTION = re.compile(
     r"|logsumexp|logcumsumexp|cumsum|cumprod|cummax|cummin|median|nanmedian|mode|count_nonzero|nansum"
     r"|\w*max_pool\w*|\w*avg_pool\w*|\w*lp_pool\w*|\w*fractional_max_pool\w*)$"
 )
-_ELEMENTWISE = re.compile(r"^(rsub|subtract|multiply|true_divide|divide|floor_divide|greater\w*|less\w*|not_equal|negative|absolute|fix|polar|complex|isin|lerp|and|or|xor|arc\w+)$")
+_ELEMENTWISE = re.compile(
+    r"^(rsub|subtract|multiply|true_divide|divide|floor_divide|greater\w*|less\w*|not_equal|negative|absolute|fix|polar|complex|isin|lerp|and|or|xor|arc\w+)$"
+)
 _FACTORY = re.compile(
     r"^(arange|iota|full\w*|zeros\w*|ones\w*|empty\w*|new_\w+|eye|linspace|scalar_tensor|tril_indices|triu_indices|fill|lift_fresh)$"
 )
@@ -82,7 +97,7 @@ def class_of_operator(target: object) -> str:
     return _class_of(target) if isinstance(target, (OpOverload, HigherOrderOperator)) else "other"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _class_of(target: OpOverload | HigherOrderOperator) -> str:
     if isinstance(target, HigherOrderOperator):
         return "attention" if _ATTENTION.search(target.name()) else "other"
@@ -109,7 +124,12 @@ def _class_of(target: OpOverload | HigherOrderOperator) -> str:
         return "reduction"
     if _COPY.match(name):
         return "copy"
-    if torch.Tag.pointwise in target.tags or _ELEMENTWISE.match(name) or _FACTORY.match(name) or _is_elementwise_prim(target):
+    if (
+        torch.Tag.pointwise in target.tags
+        or _ELEMENTWISE.match(name)
+        or _FACTORY.match(name)
+        or _is_elementwise_prim(target)
+    ):
         return "elementwise"
     return "other"
 
@@ -138,7 +158,10 @@ def is_view(target: object) -> bool:
     if not isinstance(target, OpOverload):
         return False
     returns = target._schema.returns
-    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in target._schema.arguments):
+    if any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in target._schema.arguments
+    ):
         return False
     # _unsafe_view promises in words, not in its schema, that nobody else holds its input.
     return target.name() in ("aten::_unsafe_view", "aten::_reshape_alias") or any(

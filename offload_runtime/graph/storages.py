@@ -24,9 +24,8 @@ _TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "_c10d_functional", "_quantized", "offload", "rngprims"}
 )
 # The name of the hint function that never installs a guard: torch 2.13, then torch 2.11.
-_hint: Callable[[torch.SymInt | int, int], int] = getattr(
-    symbolic_shapes, "optimization_hint", None
-) or getattr(symbolic_shapes, "size_hint")
+_shapes = vars(symbolic_shapes)
+_hint: Callable[[torch.SymInt | int, int], int] = _shapes.get("optimization_hint") or _shapes["size_hint"]
 
 
 @dataclass(frozen=True)
@@ -196,8 +195,7 @@ def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
         if argument.alias_info is not None
         and (
             returned & set(argument.alias_info.before_set)
-            or wildcard
-            and "*" in argument.alias_info.after_set
+            or (wildcard and "*" in argument.alias_info.after_set)
         )
     ]
 

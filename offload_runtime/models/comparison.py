@@ -63,7 +63,7 @@ def compare_training(
     if mode not in ("graph", "inductor"):
         raise ValueError(f"mode={mode!r} must be one of graph, inductor")
     compiled_policy = load_policy(policy)
-    refuse_unsupported(compiled_policy.policy)
+    refuse_unsupported(compiled_policy.policy, mode)
     plan = TrainingPlan("policy", compiled_policy, mode, steps, hardware)
     runner = _Runner(request, plan, progress or (lambda phase, done, total: None))
     return runner.on_accelerator() if torch.device(request.device).type == "cuda" else runner.simulated()

@@ -44,15 +44,14 @@ def read_timeline(joint: JointGraph, partition: Partition) -> Timeline:
     """Return the layer of every node of both graphs; nodes outside the model's modules follow their neighbours."""
 
     def layers(graph: fx.Graph) -> tuple[int | None, ...]:
-        return tuple(
-            joint.layer_of(node) if node.op == "call_function" else None
-            for node in graph.nodes
-        )
+        return tuple(joint.layer_of(node) if node.op == "call_function" else None for node in graph.nodes)
 
     return Timeline(layers(partition.forward.graph), layers(partition.backward.graph))
 
 
-def collect_candidates(joint: JointGraph, partition: Partition, stored: Sequence[SavedStorage]) -> list[Candidate]:
+def collect_candidates(
+    joint: JointGraph, partition: Partition, stored: Sequence[SavedStorage]
+) -> list[Candidate]:
     """Describe every saved storage as a candidate, with the obstacle that forbids to offload it, if any."""
     forward = {node: index for index, node in enumerate(partition.forward.graph.nodes)}
     backward = {node: index for index, node in enumerate(partition.backward.graph.nodes)}
@@ -93,7 +92,11 @@ def _sources(item: SavedStorage) -> tuple[TransferSource, ...]:
 
 
 def _obstacle(
-    item: SavedStorage, joint: JointGraph, returned: set[fx.Node], device: str, sources: Sequence[TransferSource]
+    item: SavedStorage,
+    joint: JointGraph,
+    returned: set[fx.Node],
+    device: str,
+    sources: Sequence[TransferSource],
 ) -> str | None:
     nodes = item.storage.nodes
     if any(origin_of(node) in joint.parameters for node in nodes):

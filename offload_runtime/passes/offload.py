@@ -105,7 +105,8 @@ def _return_hosts(
     results = output.args[0]
     assert isinstance(results, (list, tuple))
     kept = [index for index, node in enumerate(results) if node not in dropped]
-    output.args = (tuple(replaced.get(results[index], results[index]) for index in kept),)
+    outputs: list[Any] = [results[index] for index in kept]
+    output.args = (tuple(replaced.get(node, node) for node in outputs),)
     if "desc" in output.meta:
         output.meta["desc"] = [output.meta["desc"][index] for index in kept]
 
@@ -222,9 +223,9 @@ class _Anchors:
         self._last: list[fx.Node | None] = []
         last: fx.Node | None = None
         for node in order:
-            if tensor_of(node) is not None and node.op == "call_function":
-                if class_of_node(node) in _MATERIALISED_CLASSES:
-                    last = node
+            is_tensor = node.op == "call_function" and tensor_of(node) is not None
+            if is_tensor and class_of_node(node) in _MATERIALISED_CLASSES:
+                last = node
             self._last.append(last)
 
     def at(self, position: int, *, after: fx.Node) -> list[fx.Node]:

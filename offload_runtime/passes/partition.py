@@ -1,6 +1,7 @@
 """Split a tagged joint graph into forward and backward with torch's own partitioner, and read what crosses.
 
-The only module that names ``torch._functorch.partitioners``; both functions are present in torch 2.11 and 2.13.
+The only module that names ``torch._functorch.partitioners``; both functions are present in torch 2.11 and
+2.13.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def partition_pass(
 ) -> Partition:
     """Split ``gm`` under its tags.
 
-    ``min_cut`` obeys the tags and decides what they leave open; ``save_everything`` is what a run without any policy
-    does in mode ``graph``.
+    ``min_cut`` obeys the tags and decides what they leave open; ``save_everything`` is what a run without
+    any policy does in mode ``graph``.
     """
     split = (
         partitioners.min_cut_rematerialization_partition
@@ -71,8 +72,8 @@ def partition_pass(
 def _give_dead_calls_a_user(graph: fx.Graph) -> None:
     """Let torch's default partitioner see that an unused call (a dead attention) yields several tensors.
 
-    Dead code elimination keeps calls that may draw random numbers, and the partitioner knows a multi-output call by its
-    ``getitem`` users alone.
+    Dead code elimination keeps calls that may draw random numbers, and the partitioner knows a multi-output
+    call by its ``getitem`` users alone.
     """
     for node in list(graph.nodes):
         if node.op == "call_function" and not node.users and isinstance(node.meta.get("val"), (tuple, list)):
@@ -82,7 +83,7 @@ def _give_dead_calls_a_user(graph: fx.Graph) -> None:
 
 
 def _drop_unread(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:
-    """Stop saving tensors that backward takes in and never reads: the partitioner leaves some beside random operators."""
+    """Stop saving tensors that backward takes in and never reads; the partitioner leaves some beside random ops."""
     output = forward.graph.output_node()
     results = output.args[0]
     assert isinstance(results, (list, tuple))

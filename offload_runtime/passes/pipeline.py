@@ -17,7 +17,13 @@ from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Decision, SavedActivation
 from offload_runtime.errors import Diagnostic, RefusedError
-from offload_runtime.graph.joint import JointGraph, ModelNames, forward_activations, origin_of, read_joint_graph
+from offload_runtime.graph.joint import (
+    JointGraph,
+    ModelNames,
+    forward_activations,
+    origin_of,
+    read_joint_graph,
+)
 from offload_runtime.graph.storages import tensor_of
 from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
@@ -39,7 +45,7 @@ class JointInputs:
     example_inputs: Sequence[Any]
     num_fwd_outputs: int
     static_input_indices: Sequence[int]
-    names: ModelNames = ModelNames()
+    names: ModelNames
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,11 @@ def _parameter_derived(joint: JointGraph) -> set[str]:
     derived = set(joint.parameters)
     for node in joint.forward_nodes():
         arguments = [argument for argument in node.all_input_nodes if tensor_of(argument) is not None]
-        if node.op == "call_function" and arguments and all(argument.name in derived for argument in arguments):
+        if (
+            node.op == "call_function"
+            and arguments
+            and all(argument.name in derived for argument in arguments)
+        ):
             derived.add(node.name)
     return derived
 
@@ -127,7 +137,8 @@ def _plan(
 ) -> tuple[OffloadPlan, tuple[Diagnostic, ...]]:
     decisions = [item.judged.decision or Decision("auto", source="default") for item in stored]
     limits, schedule = policy.policy.limits, policy.policy.schedule
-    assert isinstance(schedule.defer, int) and isinstance(schedule.prefetch, int), "auto is refused before capture"
+    assert isinstance(schedule.defer, int), "auto is refused before capture"
+    assert isinstance(schedule.prefetch, int), "auto is refused before capture"
     timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
         policy,
@@ -196,7 +207,11 @@ def _recomputed(
         if item.decision is None or names & saved_names or not names & computed:
             continue
         wanted = item.decision.action
-        reason = "recomputed" if wanted == "recompute" else f"{wanted}: backward needs it only by way of a cheaper one"
+        reason = (
+            "recomputed"
+            if wanted == "recompute"
+            else f"{wanted}: backward needs it only by way of a cheaper one"
+        )
         if wanted == "auto":
             reason = "auto: torch's partitioner recomputes it"
         verdicts.append(TensorVerdict(item.activation, "recompute", item.decision.decided_by, reason))
@@ -238,7 +253,8 @@ def _rewrite(
         partition.backward, plan=plan, keys=keys, ops=ops, anchored=anchored, forward=forward
     )
     verify_partition(forward, backward, original=original, ops=ops)
-    offloaded = {name for transfer in plan.transfers for name in (*transfer.source.views, transfer.source.node)}
+    offloaded = {
+        name for transfer in plan.transfers for name in (*transfer.source.views, transfer.source.node)
+    }
     remaining = tuple(saved for saved in partition.saved if saved.forward.name not in offloaded)
     return Partition(forward, backward, partition.num_fwd_outputs, remaining)
-

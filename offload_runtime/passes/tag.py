@@ -16,10 +16,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from offload_runtime.compiler import Decision, SavedActivation
 from offload_runtime.graph.joint import JointGraph
-from offload_runtime.graph.operators import is_collective
-from offload_runtime.graph.storages import Storage
+from offload_runtime.graph.operators import is_collective, is_view
+from offload_runtime.graph.storages import Storage, layout_of, tensor_bytes, tensor_of
 
-__all__ = ["JudgedStorage", "recompute_obstacle", "tag_activations_pass"]
+__all__ = ["MIN_SLICED_SHARE", "JudgedStorage", "recompute_obstacle", "tag_activations_pass"]
+
+MIN_SLICED_SHARE = 0.5  # dense views that cover less than this share of their storage travel by themselves
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,22 @@ def tag_activations_pass(
     joint: JointGraph,
     judged: Sequence[JudgedStorage],
 ) -> fx.GraphModule:
-    """Write ``node.meta["recompute"]`` for every judged storage: its writer by the decision, its views recomputed.
+    """Write ``node.meta["recompute"]`` for every judged storage: its writer by the decision, views recomputed.
 
-    Views are always recomputed from their base, so that one storage is saved once, whole. Outputs of one operator
-    call are recomputed together or not at all. ``auto`` leaves no mark: there torch decides.
+    Views are recomputed from their base, so that one storage is saved once, whole; but for small slices: of
+    them and their base torch saves what is fewer bytes. Outputs of one operator call are recomputed together
+    or not at all. ``auto`` leaves no mark: there torch decides.
     """
     tuples: dict[fx.Node, list[fx.Node]] = {}
     for item in judged:
         mark = _mark(item, joint.mutated)
-        writer = item.storage.writer
+        slices = _small_slices(item.storage) if mark == CheckpointPolicy.MUST_SAVE else set()
         for node in item.storage.nodes:
-            own = mark if node is writer or mark is None else CheckpointPolicy.MUST_RECOMPUTE
-            if own is not None:
-                node.meta["recompute"] = own
             if node.target is operator.getitem:
                 tuples.setdefault(_producer(node), []).append(node)
+            if mark is not None and node not in slices:
+                is_written = node is item.storage.writer
+                node.meta["recompute"] = mark if is_written else CheckpointPolicy.MUST_RECOMPUTE
     for producer, outputs in tuples.items():
         _mark_together(producer, outputs)
     _keep_in_backward(gm.graph, joint, judged)
@@ -78,11 +81,31 @@ def tag_activations_pass(
     return gm
 
 
+def _small_slices(storage: Storage) -> set[fx.Node]:
+    """Return the dense views that cover little of their storage; pieces of one call only if all of them do."""
+    small = {
+        node
+        for node in storage.nodes
+        if node is not storage.writer and is_view(_producer(node).target) and _is_small(node, storage)
+    }
+    partly = {
+        _producer(node) for node in storage.nodes if node.target is operator.getitem and node not in small
+    }
+    return {node for node in small if _producer(node) not in partly}
+
+
+def _is_small(node: fx.Node, storage: Storage) -> bool:
+    tensor = tensor_of(node)
+    if tensor is None or layout_of(tensor) == "strided":
+        return False
+    return tensor_bytes(tensor) <= MIN_SLICED_SHARE * storage.num_bytes
+
+
 def _keep_in_backward(graph: fx.Graph, joint: JointGraph, judged: Sequence[JudgedStorage]) -> None:
     """Mark what backward computes from forward values alone (``cos`` for a ``sin``) as recomputed.
 
-    Torch's partitioner may move it to forward and save its result in place of the value that the policy decided on.
-    What hangs on a value left to torch (``auto``) is left to torch, too.
+    Torch's partitioner may move it to forward and save its result in place of the value that the policy
+    decided on. What hangs on a value left to torch (``auto``) is left to torch, too.
     """
     left_to_torch = {
         node

@@ -49,7 +49,9 @@ def record_tape(partition: Partition) -> Tape:
     known_inputs = {saved.backward.name for saved in partition.saved}
     for storage in find_storages(backward):
         base = storage.base
-        if base.op == "placeholder" and (base.name in known_inputs or base.name in kept) or _is_host(storage):
+        if (base.op == "placeholder" and (base.name in known_inputs or base.name in kept)) or _is_host(
+            storage
+        ):
             continue
         first = back_position[base]
         last = max(storage.reads, default=first)

@@ -1,9 +1,9 @@
 """Check a rewritten graph pair: what a transfer may never do, read off the graphs alone.
 
-The checker knows nothing of the plan that produced the graphs. It fails on a read of a released storage, a copy older
-than the last write, a transfer without a wait and a wait without a transfer, a storage released twice, a released
-input or output, a host tensor that computation reads, a reload of the wrong tensor, a view with the wrong geometry, and
-any change to what the pair computed before transfers were put in.
+The checker knows nothing of the plan that produced the graphs. It fails on a read of a released storage, a
+copy older than the last write, a transfer without a wait and a wait without a transfer, a storage released
+twice, a released input or output, a host tensor that computation reads, a reload of the wrong tensor, a view
+with the wrong geometry, and any change to what the pair computed before transfers were put in.
 """
 
 from __future__ import annotations

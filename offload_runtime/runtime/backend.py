@@ -2,7 +2,8 @@
 
 Both modes hand AOTAutograd one and the same partitioner, which applies the policy: mode ``graph`` runs the rewritten FX
 graphs as they are, mode ``inductor`` compiles them. The only module that names torch's private compile entry points
-(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``, ``TracingContext``); present in torch 2.11 and 2.13.
+(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``, ``torch._guards``); all are
+present in torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
-from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 import offload_runtime
 from offload_runtime.graph.joint import ModelNames
-from offload_runtime.graph.names import normalise_fqn
 from offload_runtime.graph.layers import layer_path
+from offload_runtime.graph.names import normalise_fqn
 from offload_runtime.passes.offload import TransferOps
 from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.plan import TransferSource
@@ -36,7 +36,7 @@ __all__ = ["offload_backend"]
 OPS = TransferOps(
     transfer_ops.d2h_start, transfer_ops.d2h_wait, transfer_ops.h2d_start, transfer_ops.h2d_wait
 )
-_sessions_by_options: "weakref.WeakValueDictionary[int, Session]" = weakref.WeakValueDictionary()
+_sessions_by_options: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 
 
 def offload_backend(
@@ -62,7 +62,7 @@ def offload_backend(
             compile_graph = aot_autograd(
                 fw_compiler=partitioner.compile_graph, bw_compiler=boxed_nop, partition_fn=partitioner
             )
-            compiled = compile_graph(gm, list(example_inputs))
+            compiled: Any = compile_graph(gm, list(example_inputs))
         else:
             compiled = inductor.compile_fx(
                 gm,
@@ -98,7 +98,7 @@ def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
     return settings
 
 
-class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch ships no types for it
+class _PolicyPartitioner(CustomPartitionerFn):
     """Apply the session's policy to each joint graph that AOTAutograd traces for one Dynamo graph."""
 
     def __init__(self, session: Session, names: ModelNames) -> None:
@@ -110,7 +110,7 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
     def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Run a graph as it is. It reuses no saved buffer, so ``retain_graph=True`` is allowed."""
         _set_donated(lambda index: False)
-        return boxed_nop(gm, list(example_inputs))  # type: ignore[no-any-return]
+        return boxed_nop(gm, list(example_inputs))
 
     def compile_inductor(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         """Compile a graph with Inductor, which may compute into saved buffers, but never into host copies."""
@@ -143,7 +143,9 @@ class _PolicyPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch sh
         )
         self.graph = self.session.add_graph(pair, keys, _device_of(gm), _current_frame())
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
-        self.host_inputs = {i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)}
+        self.host_inputs = {
+            i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)
+        }
         return pair.partition.forward, pair.partition.backward
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyPartitioner:

@@ -60,7 +60,12 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
             raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
     if given.get("hardware") is not None:
         raise RefusedError(
-            Diagnostic("RUN521", "error", "option 'hardware' needs the planner, which is not available yet", hint="leave it out")
+            Diagnostic(
+                "RUN521",
+                "error",
+                "option 'hardware' needs the planner, which is not available yet",
+                hint="leave it out",
+            )
         )
     source = given.get("policy", os.environ.get("OFFLOAD_POLICY"))
     if source is None:
@@ -88,7 +93,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         )
     policy = load_policy(source)
     if variant != "baseline":
-        refuse_unsupported(policy.policy, cast(Mode, mode))
+        refuse_unsupported(policy.policy, mode)
     return BackendOptions(
         policy,
         cast(Mode, mode),
@@ -108,7 +113,7 @@ def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
         )
 
 
-def refuse_unsupported(policy: Policy, mode: Mode) -> None:
+def refuse_unsupported(policy: Policy, mode: str) -> None:
     """Raise RefusedError, naming every clause that this runtime does not carry out in ``mode``."""
     findings = list(check_target(policy, mode))
     if policy.requires is not None:
@@ -125,7 +130,10 @@ def _check_requires(policy: Policy, predicate: Predicate) -> list[Diagnostic]:
     named = sorted({comparison.fact for comparison in comparisons(predicate)})
     if holds is None:
         unknown = ", ".join(fact for fact in named if fact not in facts)
-        message, hint = f"'requires' cannot be checked: unknown here: {unknown}", "leave out what nobody can know here"
+        message, hint = (
+            f"'requires' cannot be checked: unknown here: {unknown}",
+            "leave out what nobody can know here",
+        )
     else:
         shown = ", ".join(f"{fact}={facts[fact]}" for fact in named if fact in facts)
         message, hint = f"'requires' does not hold: {shown}", "change the run, or the policy's requires"
@@ -143,4 +151,3 @@ def known_facts() -> dict[str, Scalar]:
     if world_size == 1:
         facts |= {"pipeline_parallel": 1, "tensor_parallel": 1, "data_parallel": 1, "expert_parallel": 1}
     return facts
-

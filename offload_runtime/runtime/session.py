@@ -137,7 +137,10 @@ class Session:
 
     def reads_parameters_of(self, model: torch.nn.Module) -> bool:
         """Whether any parameter of ``model`` is read by a graph of this session."""
-        found = (self._parameters.get(id(parameter), lambda: None)() is parameter for parameter in model.parameters())
+        found = (
+            self._parameters.get(id(parameter), lambda: None)() is parameter
+            for parameter in model.parameters()
+        )
         return any(found)
 
     def on_forward(self, graph: CompiledGraph) -> None:
@@ -207,7 +210,9 @@ class Session:
         running = [graph for graph in self.graphs if graph.last_step == self.step] or self.graphs
         snapshots = self._snapshots()
         transfers = self._last_step()
-        stalls = [(item.name.partition("/")[2], item.stall_ms) for item in transfers if item.stall_ms is not None]
+        stalls = [
+            (item.name.partition("/")[2], item.stall_ms) for item in transfers if item.stall_ms is not None
+        ]
         copied = [ms for item in transfers for ms in (item.d2h_ms, item.h2d_ms) if ms is not None]
         stalled = sum(ms for _, ms in stalls) if stalls else None
         devices = sorted({graph.device for graph in self.graphs}, key=str)
@@ -253,11 +258,18 @@ def _combine(one: TransferStats, other: TransferStats, by: Callable[[float, floa
         mine, theirs = getattr(one, name), getattr(other, name)
         return None if mine is None else mine if theirs is None else by(mine, theirs)
 
-    counts = ("num_d2h_copies", "num_h2d_copies", "d2h_bytes", "h2d_bytes")
+    def counts(name: str) -> int:
+        return int(by(getattr(one, name), getattr(other, name)))
+
     return replace(
         one,
-        **{name: int(by(getattr(one, name), getattr(other, name))) for name in counts},
-        **{name: times(name) for name in ("d2h_ms", "h2d_ms", "stall_ms")},
+        num_d2h_copies=counts("num_d2h_copies"),
+        num_h2d_copies=counts("num_h2d_copies"),
+        d2h_bytes=counts("d2h_bytes"),
+        h2d_bytes=counts("h2d_bytes"),
+        d2h_ms=times("d2h_ms"),
+        h2d_ms=times("h2d_ms"),
+        stall_ms=times("stall_ms"),
     )
 
 
@@ -282,9 +294,9 @@ def report(model: Any = None) -> Report:
     module = getattr(model, "_orig_mod", model)
     living = [session for reference in _sessions if (session := reference()) is not None]
     for session in reversed(living):
-        if module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module)):
-            if session.graphs:
-                return session.report()
+        mine = module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module))
+        if mine and session.graphs:
+            return session.report()
     raise ValueError(
         "no graph of this model has been compiled with the offload backend: run a forward and backward of what "
         'torch.compile(model, backend="offload", options={"policy": ...}) returned first'

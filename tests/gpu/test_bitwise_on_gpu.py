@@ -40,7 +40,9 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def train(mode: str, variant: str, num_steps: int = 3, **options: Any) -> tuple[list[Any], Any]:
     torch._dynamo.reset()
-    under_test = resolve_model("builtin:llama3-8b", layers=4, seq=1024, device="cuda", dtype="bfloat16", seed=0)
+    under_test = resolve_model(
+        "builtin:llama3-8b", layers=4, seq=1024, device="cuda", dtype="bfloat16", seed=0
+    )
     model = under_test.module
     settings = {"policy": POLICY, "mode": mode, "variant": variant, "model": model, **options}
     compiled = torch.compile(model, backend=offload_backend, options=settings)
