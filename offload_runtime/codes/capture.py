@@ -4,4 +4,24 @@ from __future__ import annotations
 
 from offload_runtime.codes.entry import CodeEntry
 
-CODES: tuple[CodeEntry, ...] = ()
+CODES: tuple[CodeEntry, ...] = (
+    CodeEntry(
+        "GRF310",
+        "error",
+        "eager checkpointing cannot offload",
+        "Eager torch.utils.checkpoint recomputes, without a word, what a policy tells it to offload. So a policy that "
+        "offloads is refused there.",
+        'Compile the model with torch.compile(model, backend="offload"), or change the action to save.',
+        "checkpoint(block, x, use_reentrant=False, context_fn=load_policy('balanced').context_fn)",
+        "checkpoint(block, x, use_reentrant=False, context_fn=load_policy('sac-default').context_fn)",
+    ),
+    CodeEntry(
+        "GRF311",
+        "error",
+        "eager checkpointing does not tell what a rule asks for",
+        "Eager torch.utils.checkpoint names the operator that runs, and neither its module, its layer nor its size.",
+        'Match on op alone, or compile the model with torch.compile(model, backend="offload").',
+        "match: {op: matmul, layers: ':4'}",
+        "match: {op: matmul}",
+    ),
+)

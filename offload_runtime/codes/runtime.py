@@ -75,9 +75,17 @@ CODES = (
     CodeEntry(
         "RUN520",
         "error",
-        "a clause that this runtime does not carry out",
-        "What is accepted is done; so a clause that the runtime does not honour yet is refused by name.",
-        "Remove the clause; `offload validate --for graph` finds it without a model.",
-        "gradients: {offload: true}",
+        "the policy's 'requires' does not hold here",
+        "A policy may name facts that must hold before anything runs; a fact that nobody can establish counts as not "
+        "holding.",
+        "Change the run so that the facts hold, or change `requires`.",
+        "requires: {fact: pipeline_parallel, le: 1}",
+    ),
+    CodeEntry(
+        "RUN521",
+        "error",
+        "an option that needs the planner",
+        "Options are honoured or refused, never ignored; a hardware profile means something to the planner only.",
+        "Leave the option out.",
     ),
 )

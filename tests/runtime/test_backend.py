@@ -1,0 +1,175 @@
+"""The torch.compile back end as users call it: options, sessions, reports, what stays alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import offload_runtime as off
+from offload_runtime.runtime.options import read_options
+from offload_runtime.runtime.session import unwrap_error
+
+POLICY = {
+    "apiVersion": "offload/v1",
+    "kind": "Policy",
+    "name": "products",
+    "schedule": {"keep_last": 0},
+    "activations": {
+        "default": "recompute",
+        "rules": [{"name": "products", "match": {"op": "matmul"}, "action": "offload"}],
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def perceptron() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    found = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def run(model: nn.Module, compiled: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    compiled(x).square().sum().backward()
+    return gradients(model)
+
+
+def test_the_back_end_is_found_by_name_and_changes_no_number() -> None:
+    model, x = perceptron(), torch.randn(8, 16)
+    expected = run(model, model, x)
+    compiled = torch.compile(model, backend="offload", options={"policy": POLICY})
+    assert all(map(torch.equal, run(model, compiled, x), expected))
+    report = off.report(compiled)
+    assert report.planned_bytes == report.moved_bytes == report.reloaded_bytes > 0
+    assert off.report(model).graphs == report.graphs
+
+
+def test_a_python_function_is_a_policy() -> None:
+    model, x = perceptron(), torch.randn(8, 16)
+
+    def offload_products(activation: off.SavedActivation) -> str:
+        return "offload" if activation.op_class == "matmul" else "recompute"
+
+    compiled = torch.compile(model, backend="offload", options={"policy": offload_products, "model": model})
+    expected = run(model, model, x)
+    assert all(map(torch.equal, run(model, compiled, x), expected))
+    fates = {
+        tensor.activation.op_class: tensor.fate for tensor in off.report(compiled).tensors if tensor.rule
+    }
+    assert fates["activation"] == "recompute"
+    assert "offload" in {tensor.fate for tensor in off.report(compiled).tensors}
+
+
+def test_two_policies_in_one_process_do_not_share_a_graph() -> None:
+    x = torch.randn(8, 16)
+    one, other = perceptron(), perceptron()
+    nothing = {**POLICY, "limits": {"budget": "0B"}}
+    first = torch.compile(one, backend="offload", options={"policy": POLICY})
+    second = torch.compile(other, backend="offload", options={"policy": nothing})
+    assert all(map(torch.equal, run(one, first, x), run(other, second, x)))
+    assert off.report(first).moved_bytes > 0
+    assert off.report(second).moved_bytes == off.report(second).planned_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, "CLI611"),
+        ({"polcy": POLICY}, "CLI610"),
+        ({"policy": POLICY, "mode": "eager"}, "CLI612"),
+        ({"policy": POLICY, "variant": "both"}, "CLI612"),
+        ({"policy": POLICY, "model": "llama"}, "CLI612"),
+        ({"policy": POLICY, "hardware": "h200-pcie5"}, "RUN521"),
+        ({"policy": {**POLICY, "gradients": {"offload": True}}}, "POL190"),
+        ({"policy": {**POLICY, "requires": {"fact": "pipeline_parallel", "gt": 1}}}, "RUN520"),
+        ({"policy": {**POLICY, "requires": {"fact": "phase_of_the_moon", "is": "full"}}}, "RUN520"),
+    ],
+)
+def test_options_that_cannot_be_honoured_are_refused_by_name(
+    options: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OFFLOAD_POLICY", raising=False)
+    with pytest.raises(off.OffloadError) as raised:
+        read_options(options)
+    assert code in {diagnostic.code for diagnostic in raised.value.diagnostics}
+    assert all(diagnostic.hint for diagnostic in raised.value.diagnostics)
+
+
+def test_requires_holds_where_one_process_settles_it() -> None:
+    options = read_options({"policy": {**POLICY, "requires": {"fact": "pipeline_parallel", "le": 1}}})
+    assert options.policy.name == "products"
+
+
+def test_the_environment_names_the_policy_where_no_options_can_be_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OFFLOAD_POLICY", "sac-default")
+    model = perceptron()
+    compiled = torch.compile(model, backend="offload")
+    run(model, compiled, torch.randn(8, 16))
+    assert off.report(compiled).policy == "sac-default"
+
+
+def test_an_error_of_ours_is_found_inside_torchs() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="offload", options={"policy": "no-such-policy"})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as raised:
+        compiled(torch.randn(8, 16))
+    error = unwrap_error(raised.value)
+    assert isinstance(error, off.OffloadError)
+    assert unwrap_error(ValueError("not ours")) is None
+
+
+def test_a_model_without_a_compiled_graph_has_no_report() -> None:
+    with pytest.raises(ValueError, match="no graph of this model"):
+        off.report(nn.Linear(2, 2))
+
+
+def test_a_model_dies_with_its_last_reference() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="offload", options={"policy": POLICY, "model": model})
+    run(model, compiled, torch.randn(8, 16))
+    gone = weakref.ref(model)
+    del model, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_first_step_is_checked_where_verify_asks_for_it() -> None:
+    model, x = perceptron(), torch.randn(8, 16)
+    compiled = torch.compile(model, backend="offload", options={"policy": POLICY, "verify": True})
+    expected = run(model, model, x)
+    for _ in range(3):
+        assert all(map(torch.equal, run(model, compiled, x), expected))
+        report = off.report(compiled)
+        assert report.moved_bytes == report.planned_bytes == report.reloaded_bytes > 0
+
+
+def test_a_must_rule_that_cannot_hold_names_rule_tensor_and_reason() -> None:
+    rules = [{"name": "fixed", "match": {"op": "matmul"}, "action": "offload", "must": True}]
+    policy = {**POLICY, "limits": {"budget": "1KiB"}, "activations": {"default": "recompute", "rules": rules}}
+    compiled = torch.compile(perceptron(), backend="offload", options={"policy": policy})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as raised:
+        compiled(torch.randn(8, 16))
+    error = unwrap_error(raised.value)
+    assert isinstance(error, off.RefusedError)
+    assert {diagnostic.code for diagnostic in error.diagnostics} == {"PLN401"}
+    assert "'fixed' must offload" in str(error)
+    assert "budget" in str(error)
