@@ -15,7 +15,7 @@ from offload_runtime.passes.partition import Partition, Saved
 from offload_runtime.passes.tag import MIN_SLICED_SHARE, JudgedStorage
 from offload_runtime.plan import Candidate, Timeline, TransferSource
 
-__all__ = ["SavedStorage", "collect_candidates", "read_timeline", "saved_storages"]
+__all__ = ["SavedStorage", "collect_candidates", "count_replayed_views", "read_timeline", "saved_storages"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,21 @@ def collect_candidates(
             )
         )
     return candidates
+
+
+def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Partition) -> int:
+    """Count the views of a storage that backward's own operations read and that are rebuilt from what moves.
+
+    Saved views are replayed from their base; views that were not saved are computed again in backward.
+    """
+    names = {node.name for node in item.judged.storage.nodes}
+    again = {
+        node
+        for node in partition.backward.graph.nodes
+        if node.op == "call_function" and tensor_of(node) is not None and origin_of(node) in names
+    }
+    read = [node for node in again if any(user not in again for user in node.users)]
+    return len(read) + sum(len(source.views) for source in candidate.sources)
 
 
 def _sources(item: SavedStorage) -> tuple[TransferSource, ...]:

@@ -25,7 +25,13 @@ from offload_runtime.graph.joint import (
     read_joint_graph,
 )
 from offload_runtime.graph.storages import tensor_of
-from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
+from offload_runtime.passes.candidates import (
+    SavedStorage,
+    collect_candidates,
+    count_replayed_views,
+    read_timeline,
+    saved_storages,
+)
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.partition import Partition, partition_pass
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle, tag_activations_pass
@@ -157,7 +163,9 @@ def _plan(
     )
     chosen = set(selection.chosen)
     verdicts = [
-        _verdict(item.judged, candidate, index in chosen, selection.reasons[index], joint.mutated)
+        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, partition))
+        if index in chosen
+        else _kept(item.judged, candidate, selection.reasons[index], joint.mutated)
         for index, (item, candidate) in enumerate(zip(stored, candidates, strict=True))
     ]
     saved_names = {node.name for item in stored for node in item.judged.storage.nodes}
@@ -170,19 +178,22 @@ def _plan(
     return OffloadPlan(policy.hash, tuple(verdicts), transfers if variant != "baseline" else ()), ()
 
 
-def _verdict(
-    judged: JudgedStorage, candidate: Candidate, chosen: bool, reason: str | None, mutated: frozenset[str]
+def _offloaded(judged: JudgedStorage, candidate: Candidate, num_views: int) -> TensorVerdict:
+    assert judged.decision is not None, "only what a policy decided on is offloaded"
+    rule = judged.decision.decided_by
+    replay = f"; {num_views} view{'s' if num_views > 1 else ''} replayed" if num_views else ""
+    return TensorVerdict(
+        judged.activation, "offload", rule, f"offloaded{replay}", candidate.moved_bytes, num_views
+    )
+
+
+def _kept(
+    judged: JudgedStorage, candidate: Candidate, reason: str | None, mutated: frozenset[str]
 ) -> TensorVerdict:
     decision = judged.decision
     if decision is None:
         return TensorVerdict(judged.activation, "skip", None, _foreign_reason(candidate))
     rule = decision.decided_by
-    if chosen:
-        num_views = sum(len(source.views) for source in candidate.sources)
-        replay = f"; {num_views} views replayed" if num_views else ""
-        return TensorVerdict(
-            judged.activation, "offload", rule, f"offloaded{replay}", candidate.moved_bytes, num_views
-        )
     if decision.action == "auto":
         return TensorVerdict(judged.activation, "save", rule, "auto: torch's partitioner saves it")
     if decision.action == "recompute":
