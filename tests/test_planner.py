@@ -58,7 +58,16 @@ def _select(
 
 @pytest.mark.parametrize(
     ("budget", "chosen"),
-    [(None, (0, 1, 2)), (0, ()), (9, (0,)), (10, (1,)), (30, (2,)), (39, (0, 2)), (40, (1, 2)), (44, (0, 1, 2))],
+    [
+        (None, (0, 1, 2)),
+        (0, ()),
+        (9, (0,)),
+        (10, (1,)),
+        (30, (2,)),
+        (39, (0, 2)),
+        (40, (1, 2)),
+        (44, (0, 1, 2)),
+    ],
 )
 def test_the_largest_that_fit_the_rest_of_the_budget_are_taken(
     budget: int | None, chosen: tuple[int, ...]
@@ -171,7 +180,5 @@ def test_without_layers_deferral_runs_to_the_end_of_forward() -> None:
 
 def test_every_source_of_a_candidate_travels_by_itself() -> None:
     sources = (TransferSource("a", 4), TransferSource("b", 4))
-    transfers = schedule_transfers(
-        [replace(_candidate(8), sources=sources)], TIMELINE, defer=1, prefetch=1
-    )
+    transfers = schedule_transfers([replace(_candidate(8), sources=sources)], TIMELINE, defer=1, prefetch=1)
     assert [transfer.source.node for transfer in transfers] == ["a", "b"]

@@ -1,6 +1,6 @@
 """Defects to seed into a correct rewritten pair, each with the kind of finding that must catch it.
 
-Every function changes the two graphs in place and returns False where the pair has nothing to break in that way.
+Every function changes the two graphs in place and returns False where a pair has nothing to break.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ def _release_early(forward: fx.Graph, backward: fx.Graph, num_outputs: int) -> b
 
 
 def _change_view_geometry(forward: fx.Graph, backward: fx.Graph, num_outputs: int) -> bool:
+    changed = False
     for view in backward.nodes:
-        if "replayed_view" in view.meta and len(view.args[1]) >= 1 and view.args[1][0] > 1:
-            sizes, strides = list(view.args[1]), list(view.args[2])
-            strides[0] = 0
-            if strides != list(view.args[2]):
-                view.args = (view.args[0], sizes, strides, view.args[3])
-                return True
-    return False
+        if "replayed_view" in view.meta:
+            strides = [0] * len(view.args[2])
+            changed = changed or strides != list(view.args[2])
+            view.args = (view.args[0], view.args[1], strides, view.args[3])
+    return changed
 
 
 def _take_another_base(forward: fx.Graph, backward: fx.Graph, num_outputs: int) -> bool:
-    views = [node for node in backward.nodes if "replayed_view" in node.meta]
-    for view in views:
+    changed = False
+    for view in [node for node in backward.nodes if "replayed_view" in node.meta]:
         for other in _calls(backward, OPS.h2d_wait):
             if other is not view.args[0] and tensor_of(other).dtype == tensor_of(view).dtype:
                 _move_before(other, view)
                 view.replace_input_with(view.args[0], other)
-                return True
-    return False
+                changed = True
+                break
+    return changed
 
 
 def _move_before(call: fx.Node, position: fx.Node) -> None:
@@ -215,12 +215,12 @@ def _read_before_wait(forward: fx.Graph, backward: fx.Graph, num_outputs: int) -
         for user in _readers(wait):
             user.replace_input_with(wait, wait.args[0])
             wait.prepend(user)
-            if all(
-                argument is wait.args[0] or _stands_before(argument, user)
-                for argument in user.all_input_nodes
-            ):
-                return True
-            return False
+            return bool(
+                all(
+                    argument is wait.args[0] or _stands_before(argument, user)
+                    for argument in user.all_input_nodes
+                )
+            )
     return False
 
 
@@ -258,23 +258,16 @@ def _read_another_reload(forward: fx.Graph, backward: fx.Graph, num_outputs: int
 
 
 def _drop_a_computation(forward: fx.Graph, backward: fx.Graph, num_outputs: int) -> bool:
+    kept = {OPS.h2d_start, OPS.h2d_wait, operator.getitem}
     for node in reversed(list(backward.nodes)):
-        if node.op != "call_function" or node.target is operator.getitem or "replayed_view" in node.meta:
+        if node.op != "call_function" or node.target in kept or tensor_of(node) is None:
             continue
         for argument in node.all_input_nodes:
-            if (
-                argument.target not in (OPS.h2d_start,)
-                and tensor_of(argument) is not None
-                and tensor_of(node) is not None
-            ):
-                if (
-                    node.target not in (OPS.h2d_start, OPS.h2d_wait)
-                    and argument.op == "call_function"
-                    and _alike(argument, node)
-                ):
-                    node.replace_all_uses_with(argument)
-                    backward.erase_node(node)
-                    return True
+            is_tensor = argument.op == "call_function" and tensor_of(argument) is not None
+            if is_tensor and argument.target is not OPS.h2d_start and _alike(argument, node):
+                node.replace_all_uses_with(argument)
+                backward.erase_node(node)
+                return True
     return False
 
 

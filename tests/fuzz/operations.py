@@ -18,7 +18,8 @@ Sample = Callable[[random.Random, list[Tensor]], "tuple[tuple[Tensor, ...], dict
 
 @dataclass(frozen=True)
 class Operation:
-    """One kind of step: its function, how to pick arguments for it among live tensors, and the feature it shows.
+    """One kind of step: its function, how to pick arguments for it among live tensors, and the feature it
+    shows.
 
     ``sample`` returns the tensors and the keyword arguments of one call, or None where no live tensor fits.
     """

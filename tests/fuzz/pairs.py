@@ -1,4 +1,4 @@
-"""Rewritten pairs of random programs, kept with what they were called with, to be broken on purpose and run again."""
+"""Rewritten pairs of random programs with what they were called with, to be broken on purpose and run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ from typing import Any
 import torch
 from torch import fx
 
+from offload_runtime.compiler import load_policy
 from offload_runtime.passes.verify import OriginalPair, read_original, verify_partition
 from offload_runtime.runtime.arena import HostArena
 from offload_runtime.runtime.backend import OPS
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
 from offload_runtime.runtime.transfer import use_engine
-from tests.fuzz.rewriting import Capture, copy_module, run_pair
-from tests.fuzz.running import capture_case, draw_case, same_bits
+from tests.fuzz.programs import draw_program
+from tests.fuzz.rewriting import Capture, Treatment, copy_module, run_pair
+from tests.fuzz.running import Case, capture_case, same_bits
 
 __all__ = ["Pair", "draw_pairs"]
+
+_OFFLOAD_ALL = load_policy(
+    {
+        "apiVersion": "offload/v1",
+        "kind": "Policy",
+        "name": "offload-all",
+        "schedule": {"defer": 1, "prefetch": 1, "keep_last": 0},
+        "activations": {"default": "offload"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,8 @@ class Pair:
         for gm in (self.forward, self.backward):
             gm.graph.lint()
             gm.recompile()
-        assert self.capture.forward is not None and self.capture.backward is not None
+        assert self.capture.forward is not None
+        assert self.capture.backward is not None
         num_outputs = self.original.num_fwd_outputs
         with use_engine(SimulatedEngine(HostArena(), timing=timing)):
             outputs, gradients = run_pair(self.forward, self.backward, num_outputs, self.capture)
@@ -59,10 +72,16 @@ class Pair:
 
 
 def draw_pairs(*, first_seed: int, num_draws: int) -> Iterator[Pair]:
-    """Draw programs and yield the pairs that carry transfers."""
+    """Draw programs, offload whatever can be, and yield the pairs that carry transfers.
+
+    Every other pair is split without tags, saving everything, so that views have to be replayed.
+    """
     for seed in range(first_seed, first_seed + num_draws):
-        case = draw_case(random.Random(seed), max_steps=9)
-        capture = capture_case(case) if case is not None else None
+        program = draw_program(random.Random(seed), max_steps=9)
+        partitioning = "save_everything" if seed % 2 else "tagged"
+        capture = None
+        if program is not None:
+            capture = capture_case(Case(program, (Treatment(_OFFLOAD_ALL, partitioning, "early", 0),)))
         if capture is None or not capture.rewritten[0].pair.plan.transfers:
             continue
         partition = capture.rewritten[0].pair.partition

@@ -1,4 +1,4 @@
-"""Random programs: directed acyclic graphs of torch operations in layers, as values and as FX graph modules."""
+"""Random programs: acyclic graphs of torch operations in layers, as values and as FX graph modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_ELEMENTS = 400
 
 @dataclass(frozen=True)
 class Step:
-    """One call: ``arguments`` number earlier values; it defines ``num_results`` new ones, in module ``module``."""
+    """One call in a module: ``arguments`` number earlier values; it defines ``num_results`` new ones."""
 
     operation: str
     arguments: tuple[int, ...]
@@ -82,7 +82,7 @@ def draw_program(rng: random.Random, *, max_steps: int = 18) -> Program | None:
         return None
     consumed = {index for step in steps for index in step.arguments}
     unread = [index for index in returnable if index not in consumed]
-    # Most of what nobody reads is returned, so that little is dead code; some that others read escapes as well.
+    # Most of what nobody reads is returned, so that little is dead; some that others read escapes too.
     outputs = [index for index in unread if index == unread[-1] or rng.random() < 0.8][-4:]
     if not outputs or rng.random() < 0.3:
         outputs.append(rng.choice(returnable))
@@ -142,7 +142,7 @@ def example_inputs(program: Program) -> list[Tensor]:
 
 
 def build_module(program: Program) -> fx.GraphModule:
-    """Build the graph that Dynamo would hand to a backend: layers in ``nn_module_stack``, parameters as attributes."""
+    """Build the graph that Dynamo would hand to a backend, with layers in ``nn_module_stack``."""
     root = nn.Module()
     generator = torch.Generator().manual_seed(program.seed + 1)
     graph = fx.Graph()
@@ -153,7 +153,7 @@ def build_module(program: Program) -> fx.GraphModule:
     for step in program.steps:
         arguments = tuple(values[index] for index in step.arguments)
         node = _call(graph, step, _CALLS[step.operation], arguments, dict(step.options))
-        if step.num_results == 1 and not _BY_NAME[step.operation].feature in ("split", "multi_output"):
+        if step.num_results == 1 and _BY_NAME[step.operation].feature not in ("split", "multi_output"):
             values.append(node)
             continue
         for position in range(step.num_results):

@@ -1,4 +1,4 @@
-"""Put a policy between AOTAutograd and the two sides it runs, and keep what is needed to run them again by hand."""
+"""Put a policy between AOTAutograd and the two sides it runs, and keep what it takes to run them again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from offload_runtime.compiler import CompiledPolicy
+from offload_runtime.graph.joint import ModelNames
 from offload_runtime.passes import pipeline
 from offload_runtime.passes.partition import Partition, partition_pass, read_partition
 from offload_runtime.passes.pipeline import JointInputs, RewrittenPair, rewrite_joint
@@ -26,8 +27,9 @@ __all__ = ["Capture", "RecordedSide", "Rewritten", "Treatment", "copy_module", "
 class Treatment:
     """What is done to a graph: the policy, how the graph is split, and when the simulated engine copies.
 
-    ``partitioning`` is ``tagged`` as users get it. The others split without the policy's tags, by min-cut or saving
-    everything: then views and slices are saved, which tags would have recomputed, and the passes have to replay them.
+    ``partitioning`` is ``tagged`` as users get it. The others split without the policy's tags, by min-cut or
+    saving everything: then views and slices are saved, which tags would have recomputed, and the passes have
+    to replay them.
     """
 
     policy: CompiledPolicy
@@ -64,7 +66,10 @@ class Capture:
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any) -> Any:
         inputs = JointInputs(
-            joint_inputs, kwargs["num_fwd_outputs"], kwargs.get("static_lifetime_input_indices") or ()
+            joint_inputs,
+            kwargs["num_fwd_outputs"],
+            kwargs.get("static_lifetime_input_indices") or (),
+            ModelNames(),
         )
         # Partitioning asks for AOTAutograd's fake mode, so all treatments are given here.
         graphs = [gm, *(copy_module(gm) for _ in self._treatments[1:])]
@@ -108,7 +113,7 @@ def _rewrite(gm: fx.GraphModule, inputs: JointInputs, treatment: Treatment, vari
 
 @contextmanager
 def _splitting(partitioning: str, variant: Variant) -> Iterator[list[Partition]]:
-    """Keep copies of the partitions made, before they are rewritten; split in the way that the treatment asks for."""
+    """Split in the way that the treatment asks for; keep copies of the partitions as they were before."""
     partitions: list[Partition] = []
 
     def split(*args: Any, **kwargs: Any) -> Partition:
@@ -162,7 +167,8 @@ def run_pair(
     forward: fx.GraphModule, backward: fx.GraphModule, num_outputs: int, capture: Capture
 ) -> tuple[list[Any], list[Any]]:
     """Run a pair on what a capture recorded; return the outputs and the gradients."""
-    assert capture.forward is not None and capture.backward is not None
+    assert capture.forward is not None
+    assert capture.backward is not None
     torch.set_rng_state(capture.forward.rng_state)
     results = forward(*map(_copy, capture.forward.arguments))
     names = [node.name for node in backward.graph.find_nodes(op="placeholder")]

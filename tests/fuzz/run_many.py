@@ -1,9 +1,9 @@
 """Run many random graphs once and write down what was covered: ``python -m tests.fuzz.run_many --out FILE``.
 
-Deterministic: program number ``n`` and what is done to it are drawn from seed ``n``. A *graph* is one joint graph
-rewritten in one way (policy, split, timing of copies); every program gives several. Draws that plain autograd itself
-refuses, or in which nothing is differentiated, do not count; the run goes on until ``--graphs`` have run. Exit code 1
-if any of them fails.
+Deterministic: program number ``n`` and what is done to it are drawn from seed ``n``. A *graph* is one joint
+graph rewritten in one way (policy, split, timing of copies); every program gives several. Draws that plain
+autograd itself refuses, or in which nothing is differentiated, do not count; the run goes on until
+``--graphs`` have run. Exit code 1 if any of them fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 100
 
 @dataclass
 class Tally:
-    """What a run has seen so far: counts by feature, in how many graphs, draws set aside, and failures by seed."""
+    """What a run has seen: counts by feature, in how many graphs, draws set aside, and failures by seed."""
 
     num_graphs: int = 0
     num_programs: int = 0
@@ -60,8 +60,8 @@ class Tally:
     def record(self, first_seed: int, num_wanted: int, elapsed_s: float) -> dict[str, Any]:
         """Return the tally as data."""
         return {
-            "what": "random joint graphs rewritten under random policies, compared bit for bit with plain autograd "
-            "and with the same partition without transfers, on the simulated engine",
+            "what": "random joint graphs rewritten under random policies, compared bit for bit with plain "
+            "autograd and with the same partition without transfers, on the simulated engine",
             "command": f"python -m tests.fuzz.run_many --first-seed {first_seed} --graphs {num_wanted}",
             "environment": {
                 "torch": torch.__version__,

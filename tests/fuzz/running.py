@@ -1,4 +1,4 @@
-"""Run a random program under random policies and hold the results against plain autograd and the numeric reference."""
+"""Run a random program under random policies; hold it against plain autograd and the numeric reference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What one case showed: why it was set aside (None: it counts), one count of features per graph, every fault."""
+    """What one case showed: why it was set aside (None: it counts), features of each graph, every fault."""
 
     set_aside: str | None = None
     graphs: list[Counter[str]] = field(default_factory=list)
@@ -115,7 +115,8 @@ def capture_case(case: Case) -> Capture | None:
 def _run_other(
     outcome: Outcome, rewritten: Rewritten, capture: Capture, treatment: Treatment, features: Counter[str]
 ) -> None:
-    assert capture.forward is not None and capture.backward is not None
+    assert capture.forward is not None
+    assert capture.backward is not None
     arena = HostArena()
     engine = SimulatedEngine(arena, seed=treatment.engine_seed, timing=treatment.timing)
     partition = rewritten.pair.partition
@@ -137,7 +138,8 @@ def _judge(
     arena: HostArena,
 ) -> None:
     """Compare with the reference, check the accounts, and count what this graph showed."""
-    assert capture.forward is not None and capture.backward is not None
+    assert capture.forward is not None
+    assert capture.backward is not None
     reference = rewritten.reference
     num_outputs = reference.num_fwd_outputs
     outputs, gradients = run_pair(reference.forward, reference.backward, num_outputs, capture)
@@ -165,7 +167,7 @@ def _train_without_policy(case: Case) -> _Results:
 
 
 def _train(model: Any, program: Program) -> _Results:
-    """Run one forward and backward; outputs without a gradient of their own get zeros, as compiled graphs do."""
+    """Run one forward and backward; outputs that get no gradient get zeros, as compiled graphs give them."""
     module = getattr(model, "module", model)
     inputs = example_inputs(program)
     torch.manual_seed(program.seed)

@@ -1,4 +1,4 @@
-"""Defects seeded into correct pairs: the verifier names each, and most are wrong numbers on the simulated engine."""
+"""Defects seeded into correct pairs: the verifier names each, and most give wrong numbers when simulated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.fuzz.defects import SEEDED_DEFECTS, SeededDefect
 from tests.fuzz.pairs import Pair, draw_pairs
 
 MAX_GRAPHS = 500
-NUM_WANTED = 2
+NUM_WANTED = 3
 
-# What the verifier alone can see on this engine: the copy is complete by the time forward returns it, and where host
-# and device are one memory a host tensor can be read.
+# What the verifier alone can see on this engine: the copy is complete by the time forward returns it, and
+# where host and device are one memory a host tensor can be read.
 _INVISIBLE_IN_NUMBERS = {"lost copy", "host read by computation"}
 
 

@@ -10,6 +10,8 @@ from torch._functorch.partitioners import default_partition
 from offload_runtime.graph.joint import JointGraph, ModelNames, forward_activations, read_joint_graph
 from offload_runtime.matching import SavedActivation
 
+WHOLE_MODEL = ModelNames()
+
 
 class Stack(nn.Module):
     """Two layers of a projection and a split gate, an embedding before them and a head behind."""
@@ -37,7 +39,7 @@ class Layer(nn.Module):
         return x + value * torch.sigmoid(gate)
 
 
-def _read(model: nn.Module, x: Tensor, names: ModelNames = ModelNames()) -> JointGraph:
+def _read(model: nn.Module, x: Tensor, names: ModelNames = WHOLE_MODEL) -> JointGraph:
     found: list[JointGraph] = []
 
     def partition(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:

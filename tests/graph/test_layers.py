@@ -8,11 +8,22 @@ from offload_runtime.patterns import parse_glob
     ("modules", "paths"),
     [
         (
-            ["model.embed_tokens", "model.layers.0.mlp", "model.layers.1.self_attn.q_proj", "model.norm", "lm_head"],
+            [
+                "model.embed_tokens",
+                "model.layers.0.mlp",
+                "model.layers.1.self_attn.q_proj",
+                "model.norm",
+                "lm_head",
+            ],
             ("model.layers.0", "model.layers.1"),
         ),
         (
-            ["encoder.block.0.layer.0", "encoder.block.1.layer.1", "decoder.block.0.layer.2", "decoder.block.1"],
+            [
+                "encoder.block.0.layer.0",
+                "encoder.block.1.layer.1",
+                "decoder.block.0.layer.2",
+                "decoder.block.1",
+            ],
             ("encoder.block.0", "encoder.block.1", "decoder.block.0", "decoder.block.1"),
         ),
         (

@@ -20,7 +20,10 @@ def _chain(x: Tensor) -> Tensor:
 def test_forward_copies_after_the_write_waits_and_returns_the_host_copy() -> None:
     rewritten = rewrite(lambda x: torch.sin(x @ x), _leaf(4, 4), under=policy())
     graph = rewritten.pair.partition.forward.graph
-    assert names_of(graph) == ["mm", "d2h_start", "sin", "d2h_wait"] or names_of(graph)[:2] == ["mm", "d2h_start"]
+    assert names_of(graph) == ["mm", "d2h_start", "sin", "d2h_wait"] or names_of(graph)[:2] == [
+        "mm",
+        "d2h_start",
+    ]
     results = graph.output_node().args[0]
     assert [node.target for node in results if node in transfer_calls(graph)] == [OPS.d2h_wait]
 
@@ -66,9 +69,7 @@ def test_a_plan_without_transfers_changes_nothing() -> None:
     rewritten = rewrite(_chain, _leaf(4, 4), under=policy())
     empty = OffloadPlan("", (), ())
     before = rewritten.reference
-    forward = offload_forward_pass(
-        copy_module(before.forward), plan=empty, keys={}, ops=OPS, anchored=False
-    )
+    forward = offload_forward_pass(copy_module(before.forward), plan=empty, keys={}, ops=OPS, anchored=False)
     backward = reload_backward_pass(
         copy_module(before.backward), plan=empty, keys={}, ops=OPS, anchored=False, forward=forward
     )
@@ -84,12 +85,18 @@ def test_replayed_views_have_the_geometry_of_the_saved_ones() -> None:
     rewritten = rewrite(function, _leaf(4, 4), under=policy(), partitioning="save_everything")
     graph = rewritten.pair.partition.backward.graph
     views = [node for node in graph.nodes if "replayed_view" in node.meta]
-    assert {(tuple(v.args[1]), tuple(v.args[2]), v.args[3]) for v in views} == {((2, 4), (1, 4), 0), ((2, 4), (1, 4), 2)}
+    assert {(tuple(v.args[1]), tuple(v.args[2]), v.args[3]) for v in views} == {
+        ((2, 4), (1, 4), 0),
+        ((2, 4), (1, 4), 2),
+    }
 
 
 def test_a_permuted_value_comes_back_with_its_strides() -> None:
     rewritten = rewrite(
-        lambda x: torch.sin((x @ x).t().contiguous().t()), _leaf(4, 6)[:, :4], under=policy(), partitioning="untagged"
+        lambda x: torch.sin((x @ x).t().contiguous().t()),
+        _leaf(4, 6)[:, :4],
+        under=policy(),
+        partitioning="untagged",
     )
     graph = rewritten.pair.partition.backward.graph
     for start in transfer_calls(graph):

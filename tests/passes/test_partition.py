@@ -13,7 +13,8 @@ def _leaf(*shape: int) -> Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
-# Backward reads nothing of forward, and a random operator that nobody reads stays in the graph with its arguments.
+# Backward reads nothing of forward, and a random operator that nobody reads stays in the graph with its
+# arguments.
 DEAD_DROPOUT = Program(
     inputs=((8, 6),),
     parameters=((4, 6),),

@@ -43,7 +43,9 @@ def test_host_copies_take_no_device_memory() -> None:
     hosts = {f"d2h_start{suffix}" for suffix in ("", "_1", "_2")}
     assert not hosts & {a.name for a in rewritten.pair.tape.allocations}
     offloaded = {transfer.source.node for transfer in rewritten.pair.plan.transfers}
-    in_backward = {a.name for a in rewritten.pair.tape.allocations if a.first >= rewritten.pair.tape.num_forward}
+    in_backward = {
+        a.name for a in rewritten.pair.tape.allocations if a.first >= rewritten.pair.tape.num_forward
+    }
     assert not offloaded & in_backward
 
 

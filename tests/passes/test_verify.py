@@ -2,7 +2,13 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from offload_runtime.passes.verify import Defect, OriginalPair, VerificationError, read_original, verify_partition
+from offload_runtime.passes.verify import (
+    Defect,
+    OriginalPair,
+    VerificationError,
+    read_original,
+    verify_partition,
+)
 from offload_runtime.runtime.backend import OPS
 from tests.fuzz.rewriting import copy_module
 from tests.passes.pairs import policy, rewrite, transfer_calls
@@ -65,5 +71,7 @@ def test_a_gradient_that_is_not_returned_is_named(
 
 
 def test_an_error_says_kind_place_and_reason_of_every_defect() -> None:
-    error = VerificationError([Defect("stale copy", "d2h_start", "written later"), Defect("freed input", "w", "x")])
+    error = VerificationError(
+        [Defect("stale copy", "d2h_start", "written later"), Defect("freed input", "w", "x")]
+    )
     assert str(error) == "stale copy at d2h_start: written later; freed input at w: x"
