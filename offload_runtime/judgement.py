@@ -12,6 +12,7 @@ from offload_runtime.matching import SavedActivation, matches
 from offload_runtime.meaning import moe_defer_warning
 from offload_runtime.patterns import LayerRange
 from offload_runtime.policy import Match, Policy, Rule
+from offload_runtime.units import format_size
 
 Matched = tuple[SavedActivation, tuple[str, ...]]
 
@@ -40,6 +41,18 @@ def judge_matches(policy: MatchingPolicy, activations: Sequence[SavedActivation]
     return judge_rules(
         policy.policy, [(activation, policy.matches(activation)) for activation in activations]
     )
+
+
+def judge_moved(policy: Policy, moved_bytes: int) -> tuple[Diagnostic, ...]:
+    """Judge the bytes that one step moves against ``expect.moved``."""
+    if policy.expect is None or policy.expect.moved is None or policy.expect.moved.contains(moved_bytes):
+        return ()
+    bounds = policy.expect.moved
+    parts = [f"at least {format_size(bounds.min)}"] if bounds.min is not None else []
+    parts += [f"at most {format_size(bounds.max)}"] if bounds.max is not None else []
+    message = f"expect.moved asks for {' and '.join(parts)}, and {format_size(moved_bytes)} moved a step"
+    hint = "raise limits.budget or widen the rules that offload, or correct the expectation"
+    return (Diagnostic.at(policy.expect.span, "MOD753", message, path="expect.moved", hint=hint),)
 
 
 def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:

@@ -16,4 +16,19 @@ CODES = (
         "action: offload\nmust: true",
         "action: offload",
     ),
+    CodeEntry(
+        "PLN402",
+        "warning",
+        "offloading does not lower the peak",
+        "The device memory of this graph peaks where what was offloaded is not alive anyway, or is back already.",
+        "Offload or recompute what is alive at the place that the finding names, or drop the offloads.",
+    ),
+    CodeEntry(
+        "PLN403",
+        "note",
+        "nothing is offloaded",
+        "The policy asks for offloading, and a limit, the schedule or the tensors themselves stand in the way; "
+        "nothing is wrong where memory suffices.",
+        "Raise limits.budget or lower schedule.keep_last, if more is to be offloaded.",
+    ),
 )

@@ -88,4 +88,24 @@ CODES = (
         "Options are honoured or refused, never ignored; a hardware profile means something to the planner only.",
         "Leave the option out.",
     ),
+    CodeEntry(
+        "RUN522",
+        "error",
+        "a reentrant checkpoint around the compiled region",
+        "Reentrant checkpointing runs the region without gradients and again inside backward: nothing is saved "
+        "between the two that a policy could move.",
+        "Put the checkpoint inside the region, or drop it and let the policy recompute.",
+        "checkpoint(compiled_model, x, use_reentrant=True)",
+        "compiled_model(x)",
+    ),
+    CodeEntry(
+        "RUN523",
+        "warning",
+        "a checkpoint around the compiled region",
+        "The checkpoint throws away what the region saved and runs it again inside backward: the copies of the "
+        "first run were for nothing.",
+        "Put the checkpoint inside the region, or drop it and let the policy recompute.",
+        "checkpoint(compiled_model, x, use_reentrant=False)",
+        "compiled_model(x)",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offload_runtime.errors import Diagnostic
+from offload_runtime.judgement import judge_moved
 from offload_runtime.models.result import ApplyResult
 from offload_runtime.policy import Policy
 from offload_runtime.units import format_size
@@ -12,7 +13,12 @@ from offload_runtime.units import format_size
 
 def findings(result: ApplyResult, policy: Policy) -> tuple[Diagnostic, ...]:
     """Judge the numbers and the bytes of ``result`` against what ``policy`` promises."""
-    return (*_numbers(result), *_bytes(result), *_expect(result, policy), *_idle(result, policy))
+    return (
+        *_numbers(result),
+        *_bytes(result),
+        *judge_moved(policy, result.moved_bytes),
+        *_idle(result, policy),
+    )
 
 
 def _numbers(result: ApplyResult) -> Iterator[Diagnostic]:
@@ -40,26 +46,6 @@ def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:
             f"{format_size(result.planned_bytes)} were planned and {format_size(result.moved_bytes)} moved",
             hint="some compiled graph did not run, or ran more than once, in the last step",
         )
-
-
-def _expect(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
-    if policy.expect is None or policy.expect.moved is None:
-        return
-    if not policy.expect.moved.contains(result.moved_bytes):
-        yield Diagnostic.at(
-            policy.expect.span,
-            "MOD753",
-            f"expect.moved asks for {_range(policy.expect.moved.min, policy.expect.moved.max)}, and "
-            f"{format_size(result.moved_bytes)} moved a step",
-            path="expect.moved",
-            hint="raise limits.budget or widen the rules that offload, or correct the expectation",
-        )
-
-
-def _range(least: int | None, most: int | None) -> str:
-    parts = [f"at least {format_size(least)}"] if least is not None else []
-    parts += [f"at most {format_size(most)}"] if most is not None else []
-    return " and ".join(parts)
 
 
 def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:

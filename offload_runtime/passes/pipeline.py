@@ -33,13 +33,14 @@ from offload_runtime.passes.candidates import (
     saved_storages,
 )
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
+from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
 from offload_runtime.passes.partition import Partition, partition_pass
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle, tag_activations_pass
 from offload_runtime.passes.tape import record_tape
 from offload_runtime.passes.verify import read_original, verify_partition
 from offload_runtime.plan import Candidate, OffloadPlan, TensorVerdict, TransferSource, Variant
 from offload_runtime.planner import plan_largest_first, schedule_transfers
-from offload_runtime.simulator import Tape
+from offload_runtime.simulator import Tape, peak_memory
 
 __all__ = ["JointInputs", "RewrittenPair", "rewrite_joint"]
 
@@ -102,10 +103,14 @@ def rewrite_joint(
     stored = saved_storages(partition, judged)
     candidates = collect_candidates(joint, partition, stored)
     plan, diagnostics = _plan(joint, partition, policy, judged, stored, candidates, variant)
+    tape = record_tape(partition)
     if variant == "policy":
+        without = peak_memory([tape])
         partition = _rewrite(partition, plan, ops, register, anchored=mode == "inductor")
+        tape = record_tape(partition)
+        diagnostics += judge_peak(joint, partition, plan, without=without, peak=peak_memory([tape]))
     needed = tuple(verdict.activation for verdict in plan.verdicts if verdict.fate != "skip")
-    return RewrittenPair(joint, partition, plan, record_tape(partition), needed, diagnostics)
+    return RewrittenPair(joint, partition, plan, tape, needed, diagnostics)
 
 
 def _judge(joint: JointGraph, policy: CompiledPolicy, variant: Variant) -> list[JudgedStorage]:
@@ -175,7 +180,8 @@ def _plan(
     broken = [finding for item in verdicts for finding in _broken_must(item, policy, variant)]
     if broken:
         raise RefusedError(*broken)
-    return OffloadPlan(policy.hash, tuple(verdicts), transfers if variant != "baseline" else ()), ()
+    plan = OffloadPlan(policy.hash, tuple(verdicts), transfers if variant != "baseline" else ())
+    return plan, judge_empty_plan(plan, decisions, selection.reasons) if variant == "policy" else ()
 
 
 def _offloaded(judged: JudgedStorage, candidate: Candidate, num_views: int) -> TensorVerdict:

@@ -193,7 +193,7 @@ def _counted(
         graph = partitioner.graph
         if graph is None:
             return compiled(*args)
-        session.on_forward(graph)
+        session.on_forward(graph, in_backward=_in_backward())
         with session.engine_for_step(graph.device):
             results = compiled(*args)
         for result in results if isinstance(results, (list, tuple)) else (results,):
@@ -203,6 +203,11 @@ def _counted(
         return results
 
     return run
+
+
+def _in_backward() -> bool:
+    """Whether autograd's engine runs in this thread: what runs forward there was checkpointed from outside."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _model_names(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> ModelNames:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from offload_runtime.compiler import SavedActivation
-from offload_runtime.errors import Diagnostic, OffloadError, PolicyError
-from offload_runtime.judgement import judge_matches
+from offload_runtime.errors import Diagnostic, OffloadError, PolicyError, RefusedError
+from offload_runtime.judgement import judge_matches, judge_moved
 from offload_runtime.passes.pipeline import RewrittenPair
 from offload_runtime.plan import TransferSource
 from offload_runtime.record import GraphReport, LayerRow, Report
@@ -143,8 +143,14 @@ class Session:
         )
         return any(found)
 
-    def on_forward(self, graph: CompiledGraph) -> None:
-        """Count a forward; it begins a new step if a backward came before it."""
+    def on_forward(self, graph: CompiledGraph, *, in_backward: bool = False) -> None:
+        """Count a forward; it begins a new step if a backward came before it.
+
+        Raises RefusedError where the forward runs inside a backward and never ran before it: a reentrant
+        checkpoint stands around the region.
+        """
+        if in_backward and self.options.variant == "policy":
+            self._refuse_outer_checkpoint(graph)
         with self._lock:
             if self.saw_backward or self._before is None:
                 self.step += 1
@@ -153,6 +159,18 @@ class Session:
             if graph.last_step != self.step:
                 graph.last_step, graph.forwards_in_step = self.step, 0
             graph.forwards_in_step += 1
+
+    def _refuse_outer_checkpoint(self, graph: CompiledGraph) -> None:
+        """Raise for a reentrant checkpoint around the region; note one that is not reentrant, once."""
+        hint = "put the checkpoint inside the region, or drop it: the policy can recompute, too"
+        name = self.options.policy.name
+        what = f"a checkpoint around the compiled region runs graph {graph.report.graph} inside backward"
+        if not graph.forwards_in_step:
+            message = f"{what}; with use_reentrant=True nothing was saved before for policy {name!r} to move"
+            raise RefusedError(Diagnostic("RUN522", "error", message, hint=hint))
+        message = f"{what} again; what policy {name!r} moved in forward is thrown away"
+        finding = Diagnostic("RUN523", "warning", message, hint=hint)
+        self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, finding]))
 
     def engine_for_step(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context to run a forward in: with ``verify``, the first step runs on the checking engine.
@@ -176,10 +194,24 @@ class Session:
         self.judged = True
         activations = [activation for graph in self.graphs for activation in graph.activations]
         findings = judge_matches(self.options.policy, activations)
-        self.diagnostics = findings
+        if self.options.variant == "policy":
+            findings += judge_moved(self.options.policy.policy, self._planned_bytes())
+        self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, *findings]))
         errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
             raise PolicyError(*errors)
+
+    def _running(self) -> list[CompiledGraph]:
+        """Return the graphs that the last step ran."""
+        return [graph for graph in self.graphs if graph.last_step == self.step] or self.graphs
+
+    def _planned_bytes(self) -> int:
+        """Return the bytes that the forwards of the last step offload."""
+        return sum(
+            graph.report.plan.planned_bytes * max(graph.forwards_in_step, 1)
+            for graph in self._running()
+            if graph.keys
+        )
 
     def _counters(self) -> dict[str, TransferStats]:
         """Return what each transfer of this session did so far, over all engines that ran it."""
@@ -207,7 +239,7 @@ class Session:
     def report(self) -> Report:
         """Return what was decided, planned, moved and waited for."""
         policy = self.options.policy
-        running = [graph for graph in self.graphs if graph.last_step == self.step] or self.graphs
+        running = self._running()
         snapshots = self._snapshots()
         transfers = self._last_step()
         stalls = [
@@ -226,11 +258,7 @@ class Session:
             if snapshots
             else ("cuda" if devices and devices[0].type == "cuda" else "simulated"),
             graphs=tuple(graph.report for graph in running),
-            planned_bytes=sum(
-                graph.report.plan.planned_bytes * max(graph.forwards_in_step, 1)
-                for graph in running
-                if graph.keys
-            ),
+            planned_bytes=self._planned_bytes(),
             moved_bytes=sum(item.d2h_bytes for item in transfers),
             reloaded_bytes=sum(item.h2d_bytes for item in transfers),
             host_bytes=sum(arena.reserved_bytes for arena in arenas),
