@@ -97,16 +97,30 @@ def _is_packed(pairs: Iterable[tuple[int, int]]) -> bool:
 
 
 def find_storages(nodes: Sequence[fx.Node]) -> list[Storage]:
-    """Group the tensors of ``nodes`` (in execution order) by storage, in order of first appearance."""
+    """Group the tensors of ``nodes`` (in execution order) by storage, in order of first appearance.
+
+    Fake storages tell aliases only between a call and what it reads, and between graph inputs: in a backward
+    graph a value that is computed again wears the same fake tensor as the saved one, and is another storage.
+    """
     groups = _Groups()
+    inputs: dict[int, fx.Node] = {}
+    outputs: dict[tuple[object, ...], fx.Node] = {}
     for node in nodes:
         tensor = tensor_of(node)
         if tensor is None:
             continue
-        groups.add(node, tensor.untyped_storage()._cdata)
-        for argument in _aliased_arguments(node):
-            if tensor_of(argument) is not None:
-                groups.join(node, argument)
+        groups.add(node)
+        storage = tensor.untyped_storage()._cdata
+        if node.op != "call_function":
+            groups.join(node, inputs.setdefault(storage, node))
+            continue
+        for argument in (*_aliased_arguments(node), *_sharing_arguments(node)):
+            groups.join(node, argument)
+        producer, path = _unpacked(node)
+        if path:
+            # One output may be unpacked twice, and two outputs of one call may be views of one buffer.
+            groups.join(node, outputs.setdefault((producer, *path), node))
+            groups.join(node, outputs.setdefault((producer, "storage", storage), node))
     position = {node: index for index, node in enumerate(nodes)}
     return [_describe(members, position) for members in groups.sets()]
 
@@ -116,11 +130,9 @@ class _Groups:
 
     def __init__(self) -> None:
         self._parent: dict[fx.Node, fx.Node] = {}
-        self._by_storage: dict[int, fx.Node] = {}
 
-    def add(self, node: fx.Node, storage: int) -> None:
+    def add(self, node: fx.Node) -> None:
         self._parent[node] = node
-        self.join(node, self._by_storage.setdefault(storage, node))
 
     def join(self, one: fx.Node, other: fx.Node) -> None:
         if other in self._parent:
@@ -202,9 +214,16 @@ def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
 
 def _producer(node: fx.Node) -> fx.Node:
     """Return the operator call behind a ``getitem`` of one of its outputs."""
+    return _unpacked(node)[0]
+
+
+def _unpacked(node: fx.Node) -> tuple[fx.Node, tuple[object, ...]]:
+    """Return the operator call behind a node and where in its outputs the node stands; () for the call itself."""
+    path: tuple[object, ...] = ()
     while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        path = (node.args[1], *path)
         node = node.args[0]
-    return node
+    return node, path
 
 
 def _bound_arguments(node: fx.Node) -> list[tuple[torch.Argument, fx.Node]]:
@@ -240,14 +259,17 @@ def _writes_own_output(node: fx.Node) -> bool:
         ):
             return True
         aliases = any(value.alias_info is not None for value in target._schema.returns)
-        return not aliases and not _shares_storage_with_argument(node)
-    return not _aliased_arguments(node) and not _shares_storage_with_argument(node)
+        return not aliases and not _sharing_arguments(node)
+    return not _aliased_arguments(node) and not _sharing_arguments(node)
 
 
-def _shares_storage_with_argument(node: fx.Node) -> bool:
+def _sharing_arguments(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that the call behind ``node`` reads and whose fake storage is that of ``node``."""
     tensor = tensor_of(node)
     if tensor is None:
-        return False
+        return []
     own = tensor.untyped_storage()._cdata
-    inputs = map(tensor_of, _producer(node).all_input_nodes)
-    return any(other.untyped_storage()._cdata == own for other in inputs if other is not None)
+    read = ((argument, tensor_of(argument)) for argument in _producer(node).all_input_nodes)
+    return [
+        argument for argument, other in read if other is not None and other.untyped_storage()._cdata == own
+    ]

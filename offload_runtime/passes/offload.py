@@ -37,12 +37,21 @@ _MATERIALISED_CLASSES = frozenset({"matmul", "attention", "convolution"})
 
 @dataclass(frozen=True)
 class TransferOps:
-    """The four operators that a rewritten graph calls (see ``offload_runtime.runtime.ops`` for their schemas)."""
+    """The four operators that a rewritten graph calls (see ``offload_runtime.runtime.ops`` for their schemas).
+
+    ``keeps_on_device`` is True for the set that saves on the device instead: a numeric reference with the same order
+    and the same boundaries between fused kernels.
+    """
 
     d2h_start: OpOverload
     d2h_wait: OpOverload
     h2d_start: OpOverload
     h2d_wait: OpOverload
+    keeps_on_device: bool = False
+
+    def host_of(self, device: torch.device) -> torch.device:
+        """Return where these operators put what they take from ``device``."""
+        return device if self.keeps_on_device else torch.device("cpu")
 
 
 def offload_forward_pass(
@@ -77,7 +86,7 @@ def offload_forward_pass(
                 source = by_name[name]
                 held = anchors.at(position, after=source) if anchors else []
                 started[name] = gm.graph.call_function(ops.d2h_start, (source, held, keys[name]))
-                started[name].meta["val"] = _like(source, torch.device("cpu"))
+                started[name].meta["val"] = _like(source, ops.host_of(_device_of(source)))
             for transfer in waits[position]:
                 name = transfer.source.node
                 source = by_name[name]
@@ -190,7 +199,7 @@ def _wait_and_replay(
         saved = inputs[name]
         view = _replay(gm, ready, saved)
         saved.replace_all_uses_with(view, delete_user_cb=lambda user: user not in moved)
-    host.meta["val"] = _like(start, torch.device("cpu"))
+    host.meta["val"] = _like(start, ops.host_of(_device_of(start)))
 
 
 def _replay(gm: fx.GraphModule, ready: fx.Node, saved: fx.Node) -> fx.Node:
@@ -202,6 +211,13 @@ def _replay(gm: fx.GraphModule, ready: fx.Node, saved: fx.Node) -> fx.Node:
     view.meta["val"] = tensor
     view.meta["replayed_view"] = saved.name
     return view
+
+
+def _device_of(node: fx.Node) -> torch.device:
+    """Return the device of a node's tensor."""
+    tensor = tensor_of(node)
+    assert tensor is not None
+    return tensor.device
 
 
 def _like(node: fx.Node, device: torch.device) -> torch.Tensor:

@@ -104,7 +104,7 @@ def rewrite_joint(
     candidates = collect_candidates(joint, partition, stored)
     plan, diagnostics = _plan(joint, partition, policy, judged, stored, candidates, variant)
     tape = record_tape(partition)
-    if variant == "policy":
+    if variant == "policy" or ops.keeps_on_device:
         without = peak_memory([tape])
         partition = _rewrite(partition, plan, ops, register, anchored=mode == "inductor")
         tape = record_tape(partition)

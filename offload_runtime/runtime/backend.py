@@ -8,6 +8,7 @@ present in torch 2.11 and 2.13.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from offload_runtime.passes.offload import TransferOps
 from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.plan import TransferSource
 from offload_runtime.runtime import ops as transfer_ops
+from offload_runtime.runtime import reference_ops
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
 
@@ -35,6 +37,14 @@ __all__ = ["offload_backend"]
 
 OPS = TransferOps(
     transfer_ops.d2h_start, transfer_ops.d2h_wait, transfer_ops.h2d_start, transfer_ops.h2d_wait
+)
+# Under Inductor a transfer bounds what fuses, and fusion shows in the last bits: its reference has the same bounds.
+REFERENCE_OPS = TransferOps(
+    reference_ops.save_start,
+    reference_ops.save_wait,
+    reference_ops.load_start,
+    reference_ops.load_wait,
+    keeps_on_device=True,
 )
 _sessions_by_options: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 
@@ -122,8 +132,12 @@ class _PolicyPartitioner(CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         options = self.session.options
         keys: list[int] = []
+        saves_on_device = options.variant == "reference" and options.mode == "inductor"
+        numbers = itertools.count()
 
         def register(source: TransferSource) -> int:
+            if saves_on_device:
+                return next(numbers)
             keys.append(self.session.register(source))
             return keys[-1]
 
@@ -138,7 +152,7 @@ class _PolicyPartitioner(CustomPartitionerFn):
             policy=options.policy,
             mode=options.mode,
             variant=options.variant,
-            ops=OPS,
+            ops=REFERENCE_OPS if saves_on_device else OPS,
             register=register,
         )
         self.graph = self.session.add_graph(pair, keys, _device_of(gm), _current_frame())

@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import node as fx_node
 
 from offload_runtime.runtime import engines
 from offload_runtime.runtime.faults import slot_for
 from offload_runtime.runtime.transfer import TransferEngine, get_engine
 
-_TAGS = tuple(
+TAGS = tuple(
     getattr(torch.Tag, name)
     for name in ("needs_exact_strides", "cudagraph_unsafe")
     if hasattr(torch.Tag, name)
@@ -108,7 +109,7 @@ _OPERATORS: tuple[tuple[str, _Kernel, _Kernel], ...] = (
 )
 
 for _schema, _kernel, _fake in _OPERATORS:
-    _name = _library.define(_schema, tags=_TAGS)
+    _name = _library.define(_schema, tags=TAGS)
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"offload::{_name}", _fake, lib=_library)
 
@@ -120,8 +121,14 @@ h2d_wait = torch.ops.offload.h2d_wait.default
 TRANSFER_OPS = (d2h_start, d2h_wait, h2d_start, h2d_wait)
 """All four overloads, for passes that look for them."""
 
-if hasattr(fx_node, "has_side_effect"):
-    for _op in TRANSFER_OPS:
-        fx_node.has_side_effect(_op)
+
+def keep_side_effects(*operators: OpOverload) -> None:
+    """Tell FX that no call of these operators is dead, whoever reads its result."""
+    if hasattr(fx_node, "has_side_effect"):
+        for operator in operators:
+            fx_node.has_side_effect(operator)
+
+
+keep_side_effects(*TRANSFER_OPS)
 
 engines.register_engines()
