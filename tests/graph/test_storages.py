@@ -1,9 +1,10 @@
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from offload_runtime.graph.operators import operator_name
 from offload_runtime.graph.storages import find_storages, hint, layout_of, tensor_bytes, tensor_of
@@ -65,6 +66,28 @@ def test_pieces_of_a_split_answer_for_the_operator_that_filled_them() -> None:
     (storage,) = storages_of(lambda x: (x @ x).split(2), SQUARE)
     assert operator_name(storage.writer) == "aten.mm.default"
     assert targets(storage) == ["mm", "getitem", "getitem"]
+
+
+def test_an_output_that_is_unpacked_twice_is_one_storage() -> None:
+    gm = trace(lambda x: torch.topk(x, 2)[0].cos(), SQUARE)
+    (first,) = [n for n in gm.graph.nodes if n.target is operator.getitem and n.args[1] == 0]
+    with gm.graph.inserting_after(first):
+        again = gm.graph.call_function(operator.getitem, first.args)
+    again.meta["val"] = torch.empty_like(first.meta["val"])  # as AOTAutograd traces it: another fake tensor
+    storage = next(s for s in find_storages(list(gm.graph.nodes)) if first in s.nodes)
+    assert again in storage.nodes
+
+
+def test_a_value_computed_again_beside_its_saved_self_is_another_storage() -> None:
+    gm = trace(lambda x: (lambda y: (y.detach(), y.cos()))(x.sin()), SQUARE)
+    saved, _ = gm.graph.output_node().args[0]
+    (sin,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
+    backward = fx.Graph()
+    given = backward.placeholder("detach")
+    again = backward.call_function(torch.ops.aten.sin.default, (backward.placeholder("x"),))
+    given.meta["val"], again.meta["val"] = saved.meta["val"], sin.meta["val"]
+    storages = find_storages([given, again])
+    assert [storage.nodes for storage in storages] == [(given,), (again,)]
 
 
 def test_a_write_in_place_makes_its_operator_the_last_writer() -> None:
