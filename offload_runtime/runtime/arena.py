@@ -59,6 +59,8 @@ class Reservation:
 
     sizes: tuple[int, ...]
     group: Hashable
+    owner: Hashable
+    host_limit_bytes: int | None
 
     @property
     def num_bytes(self) -> int:
@@ -93,7 +95,6 @@ class HostArena:
         self._slabs: dict[int, Slab] = {}
         self._num_slabs_ever = 0
         self._reservations: set[Reservation] = set()
-        self._limit_bytes: int | None = None
         self._reserved_bytes = 0
         self._in_use_bytes = 0
         self._requested_bytes = 0
@@ -108,25 +109,25 @@ class HostArena:
         why: str,
         host_limit_bytes: int | None = None,
         group: Hashable | None = None,
+        owner: Hashable | None = None,
     ) -> Reservation:
         """Pin the memory that one forward and backward of a graph needs, before its first step.
 
         ``sizes`` are the bytes of the buffers alive at once; ``why`` names the graph in a refusal;
-        ``host_limit_bytes`` is the policy's ``limits.host``. Reservations of one ``group`` (variants of one
-        graph for other shapes) share memory, because only one of them runs at a time.
+        ``host_limit_bytes`` is the policy's ``limits.host``, for all reservations of one ``owner`` together.
+        Reservations of one ``group`` (variants of one graph for other shapes) share memory, because only one
+        of them runs at a time.
         Raises RefusedError: RUN505 (too little host memory), RUN507 (the driver cannot pin it).
         """
         rounded = tuple(sorted((round_to_alignment(size) for size in sizes), reverse=True))
-        reservation = Reservation(rounded, object() if group is None else group)
+        group, owner = (object() if name is None else name for name in (group, owner))
+        reservation = Reservation(rounded, group, owner, host_limit_bytes)
         with self._exclusive():
-            limit = self._limit_bytes
-            if host_limit_bytes is not None:
-                limit = max(host_limit_bytes, limit or 0)
-            planned = _planned_bytes((*self._reservations, reservation))
-            missing = planned - self.reserved_bytes
+            reservations = (*self._reservations, reservation)
+            self._refuse_beyond_own_limit(reservation, reservations, why)
+            missing = _planned_bytes(reservations) - self.reserved_bytes
             if missing > 0:
-                self._grow(round_to_pages(missing), why, limit, carve=rounded)
-            self._limit_bytes = limit
+                self._grow(round_to_pages(missing), why, _limit_bytes(reservations), carve=rounded)
             self._reservations.add(reservation)
         return reservation
 
@@ -244,7 +245,9 @@ class HostArena:
         spare = min(_MAX_GROWTH_BYTES, self.reserved_bytes // _GROWTH_DIVISOR)
         try:
             self._grow(
-                round_to_pages(max(rounded, spare)), "one more host buffer than planned", self._limit_bytes
+                round_to_pages(max(rounded, spare)),
+                "one more host buffer than planned",
+                _limit_bytes(self._reservations),
             )
         except RefusedError as refusal:
             cause = refusal.diagnostics[0]
@@ -254,6 +257,22 @@ class HostArena:
         block = self._free.take(rounded)
         assert block is not None, "a new slab holds at least the block it was made for"
         return block
+
+    def _refuse_beyond_own_limit(
+        self, reservation: Reservation, reservations: Iterable[Reservation], why: str
+    ) -> None:
+        """Hold a policy to its limit where the arena has room already, made for somebody else."""
+        limit = reservation.host_limit_bytes
+        own = _planned_bytes(other for other in reservations if other.owner == reservation.owner)
+        if limit is not None and own > limit:
+            reserved = own - reservation.num_bytes
+            refuse_if_short(
+                self._read_host_memory(),
+                reservation.num_bytes,
+                reserved_bytes=reserved,
+                limit_bytes=limit,
+                why=why,
+            )
 
     def _grow(self, num_bytes: int, why: str, limit_bytes: int | None, carve: Sequence[int] = ()) -> None:
         memory = self._read_host_memory()
@@ -281,6 +300,13 @@ def _planned_bytes(reservations: Iterable[Reservation]) -> int:
     for reservation in reservations:
         largest[reservation.group] = max(largest[reservation.group], reservation.num_bytes)
     return largest.total()
+
+
+def _limit_bytes(reservations: Iterable[Reservation]) -> int | None:
+    """Return the bytes that all owners' policies allow together, or None where one of them sets no limit."""
+    limits: dict[Hashable, int | None] = {r.owner: r.host_limit_bytes for r in reservations}
+    known = [limit for limit in limits.values() if limit is not None]
+    return sum(known) if known and len(known) == len(limits) else None
 
 
 def _fitting(sizes: Sequence[int], num_bytes: int) -> list[int]:

@@ -104,6 +104,7 @@ class Session:
                 why=f"graph {index} of policy {self.options.policy.name!r}",
                 host_limit_bytes=limits.host,
                 group=(self.id, frame) if frame is not None else None,
+                owner=self.id,
             )
         graph = CompiledGraph(
             report=GraphReport(

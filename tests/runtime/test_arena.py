@@ -245,6 +245,15 @@ def test_rounding_counts_when_memory_is_forecast() -> None:
         arena.reserve([ALIGNMENT_BYTES - 1] * 1001, why="graph 0", host_limit_bytes=exact)
 
 
+def test_a_limit_holds_for_its_own_policy_where_another_made_room() -> None:
+    arena = HostArena(host_memory=lambda: small_host(GIB))
+    arena.reserve([4 * MIB], why="a generous policy", owner="generous")
+    arena.reserve([MIB], why="graph 0", host_limit_bytes=MIB, owner="strict")
+    with pytest.raises(RefusedError, match=r"limits\.host is 1 MiB"):
+        arena.reserve([MIB], why="graph 1", host_limit_bytes=MIB, owner="strict")
+    arena.reserve([16 * MIB], why="the generous policy again", owner="generous")
+
+
 def test_pages_that_cannot_be_pinned_are_refused_with_the_drivers_reason() -> None:
     arena = HostArena(pinner=CountingPinner(refuses=True))
     with pytest.raises(RefusedError) as refusal:
