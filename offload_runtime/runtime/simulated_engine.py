@@ -111,6 +111,7 @@ class SimulatedEngine:
             self._copy_out(slot, offload)
             offload.waited = True
             if record.poison_source and offload.src is not None:
+                self._finish_copies_of(offload.src)
                 covered_bytes(offload.src).fill_(_POISON)
             offload.src = None
             self._unfinished.pop(slot, None)
@@ -183,6 +184,13 @@ class SimulatedEngine:
         slot.bytes().copy_(byte_span(offload.src))
         offload.copied = True
         self._ledger.count_copy(offload.record, "d2h", slot.num_bytes)
+
+    def _finish_copies_of(self, src: torch.Tensor) -> None:
+        """Let other copies out of the storage of ``src`` end first: until then it is not released."""
+        address = src.untyped_storage().data_ptr()
+        for slot, other in self._unfinished.items():
+            if other.src is not None and other.src.untyped_storage().data_ptr() == address:
+                self._copy_out(slot, other)
 
     def _copy_in(self, slot: Slot, reload: _Reload, dev: torch.Tensor) -> None:
         if reload.copied:
