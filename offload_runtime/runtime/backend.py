@@ -32,6 +32,7 @@ from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
+from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
 
 __all__ = ["offload_backend"]
 
@@ -64,7 +65,7 @@ def offload_backend(
     """
     session = _session_for(options)
     names = _model_names(gm, example_inputs, session)
-    partitioner = _PolicyPartitioner(session, names)
+    partitioner = _PolicyPartitioner(session, names, example_inputs)
     session.note_parameters(example_inputs)
     # An AOTAutograd cache hit would never call the partitioner.
     with functorch_config.patch(enable_autograd_cache=False):
@@ -111,10 +112,12 @@ def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
 class _PolicyPartitioner(CustomPartitionerFn):
     """Apply the session's policy to each joint graph that AOTAutograd traces for one Dynamo graph."""
 
-    def __init__(self, session: Session, names: ModelNames) -> None:
+    def __init__(self, session: Session, names: ModelNames, example_inputs: Sequence[Any]) -> None:
         self.session = session
         self.names = names
+        self.integers = [value if isinstance(value, torch.SymInt) else None for value in example_inputs]
         self.graph: CompiledGraph | None = None
+        self.planned_bytes = PlannedBytes(0)
         self.host_inputs: set[int] = set()
 
     def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -156,6 +159,8 @@ class _PolicyPartitioner(CustomPartitionerFn):
             register=register,
         )
         self.graph = self.session.add_graph(pair, keys, _device_of(gm), _current_frame())
+        starts = pair.partition.forward.graph.find_nodes(op="call_function", target=OPS.d2h_start)
+        self.planned_bytes = planned_bytes_of(starts, self.integers)
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
         self.host_inputs = {
             i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)
@@ -207,7 +212,8 @@ def _counted(
         graph = partitioner.graph
         if graph is None:
             return compiled(*args)
-        session.on_forward(graph, in_backward=_in_backward())
+        planned_bytes = partitioner.planned_bytes.for_call(args)
+        session.on_forward(graph, planned_bytes, in_backward=_in_backward())
         with session.engine_for_step(graph.device):
             results = compiled(*args)
         for result in results if isinstance(results, (list, tuple)) else (results,):

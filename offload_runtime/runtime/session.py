@@ -50,6 +50,7 @@ class CompiledGraph:
     reservation: Reservation | None
     last_step: int = -1
     forwards_in_step: int = 0
+    planned_in_step: int = 0
 
 
 @dataclass(eq=False)
@@ -144,8 +145,8 @@ class Session:
         )
         return any(found)
 
-    def on_forward(self, graph: CompiledGraph, *, in_backward: bool = False) -> None:
-        """Count a forward; it begins a new step if a backward came before it.
+    def on_forward(self, graph: CompiledGraph, planned_bytes: int, *, in_backward: bool = False) -> None:
+        """Count a forward that offloads ``planned_bytes``; it begins a new step if a backward came before it.
 
         Raises RefusedError where the forward runs inside a backward and never ran before it: a reentrant
         checkpoint stands around the region.
@@ -158,8 +159,9 @@ class Session:
                 self.saw_backward = False
                 self._before = self._counters()
             if graph.last_step != self.step:
-                graph.last_step, graph.forwards_in_step = self.step, 0
+                graph.last_step, graph.forwards_in_step, graph.planned_in_step = self.step, 0, 0
             graph.forwards_in_step += 1
+            graph.planned_in_step += planned_bytes
 
     def _refuse_outer_checkpoint(self, graph: CompiledGraph) -> None:
         """Raise for a reentrant checkpoint around the region; note one that is not reentrant, once."""
@@ -209,7 +211,7 @@ class Session:
     def _planned_bytes(self) -> int:
         """Return the bytes that the forwards of the last step offload."""
         return sum(
-            graph.report.plan.planned_bytes * max(graph.forwards_in_step, 1)
+            graph.planned_in_step if graph.forwards_in_step else graph.report.plan.planned_bytes
             for graph in self._running()
             if graph.keys
         )
