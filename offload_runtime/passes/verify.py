@@ -170,10 +170,18 @@ def _forward_defects(graph: fx.Graph, out: _Transfers) -> Iterable[Defect]:
 def _late_readers(graph: fx.Graph, storage: Storage, freed: int, out: _Transfers) -> Iterable[Defect]:
     order = list(graph.nodes)
     for read in storage.reads:
-        if read > freed and order[read].op != "output":
+        if read > freed and order[read].op != "output" and not _releases_another(order[read], storage, out):
             yield Defect(
                 "read after free", order[read].name, f"it reads {storage.base.name} after its release"
             )
+
+
+def _releases_another(node: fx.Node, storage: Storage, out: _Transfers) -> bool:
+    """Whether a node only waits for the copy of a tensor that a custom operator made from ``storage``.
+
+    That tensor might be a view, but then it keeps the memory alive itself; a copy of it that starts late is a read.
+    """
+    return node in out.waits and not any(argument in storage.nodes for argument in node.all_input_nodes)
 
 
 def _backward_defects(graph: fx.Graph, back: _Transfers) -> Iterable[Defect]:

@@ -75,3 +75,39 @@ def test_an_error_says_kind_place_and_reason_of_every_defect() -> None:
         [Defect("stale copy", "d2h_start", "written later"), Defect("freed input", "w", "x")]
     )
     assert str(error) == "stale copy at d2h_start: written later; freed input at w: x"
+
+
+LIBRARY = torch.library.Library("verify_tests", "DEF")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: x * 2, "CPU")
+torch.library.register_fake("verify_tests::twice", lambda x: torch.empty_like(x), lib=LIBRARY)
+torch.library.register_autograd("verify_tests::twice", lambda context, gradient: gradient * 2, lib=LIBRARY)
+
+
+@pytest.mark.parametrize("defer", [0, 1])
+def test_both_sides_of_a_custom_operator_may_be_offloaded(defer: int) -> None:
+    """The operator may alias what it reads; then the alias keeps the memory alive until its own copy is done."""
+
+    def function(x: Tensor) -> Tensor:
+        h = x @ x
+        return torch.ops.verify_tests.twice(h).sin() + h.cos()
+
+    rewritten = rewrite(function, torch.randn(4, 4, requires_grad=True), under=policy(defer=defer))
+    offloaded = {transfer.source.node for transfer in rewritten.pair.plan.transfers}
+    assert {"mm", "twice"} <= offloaded
+
+
+def test_a_copy_of_a_possible_alias_that_starts_after_the_release_is_named() -> None:
+    def function(x: Tensor) -> Tensor:
+        h = x @ x
+        return torch.ops.verify_tests.twice(h).sin() + h.cos()
+
+    rewritten = rewrite(function, torch.randn(4, 4, requires_grad=True), under=policy())
+    forward, backward = rewritten.pair.partition.forward, rewritten.pair.partition.backward
+    calls = transfer_calls(forward.graph)
+    start = next(n for n in calls if n.target is OPS.d2h_start and str(n.args[0]) == "twice")
+    wait = next(n for n in calls if n.target is OPS.d2h_wait and str(n.args[1]) == "twice")
+    wait.prepend(start)
+    base = next(n for n in calls if n.target is OPS.d2h_wait and str(n.args[1]) == "mm")
+    start.prepend(base)
+    assert "read after free" in _kinds(forward, backward, read_original(rewritten.reference))
