@@ -120,13 +120,14 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(member)
 
 
-def document_from_data(data: object, *, file: str | None = None) -> Document:
+def document_from_data(data: object, *, file: str | None = None, root_path: str = "") -> Document:
     """Build a document from plain Python data: dicts with text keys, lists, tuples, text, numbers, booleans.
 
-    Anything else becomes a finding. The bounds on depth and nodes hold as for a file.
+    Anything else becomes a finding. The bounds on depth and nodes hold as for a file. ``root_path`` is where the
+    data stands in a larger document.
     """
     builder = _DataBuilder(file)
-    root = builder.node(data, "", 0)
+    root = builder.node(data, root_path, 0)
     return Document(root, file, tuple(builder.diagnostics))
 
 

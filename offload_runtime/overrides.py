@@ -67,8 +67,7 @@ def apply_override(tree: MapNode, override: Override, findings: Findings) -> Map
         )
         return tree
     changed = _set(tree, override.steps, override, findings)
-    assert isinstance(changed, MapNode)
-    return changed
+    return changed if isinstance(changed, MapNode) else tree
 
 
 def _parse(path: str, value: Any, is_text: bool, number: int, findings: Findings) -> Override | None:
@@ -81,7 +80,7 @@ def _parse(path: str, value: Any, is_text: bool, number: int, findings: Findings
     steps = tuple(key or (int(index) if index.isdecimal() else index) for key, index in _STEP.findall(path))
     dotted = _dotted(steps)
     if not is_text:
-        document = document_from_data(value, file=OVERRIDE_FILE)
+        document = document_from_data(value, file=OVERRIDE_FILE, root_path=dotted)
     else:
         column = len(path) + 2
         if not value.strip():
@@ -113,38 +112,44 @@ def _dotted(steps: Sequence[str | int]) -> str:
     return path
 
 
-def _set(node: Node | None, steps: Sequence[str | int], override: Override, findings: Findings) -> Node:
+def _set(
+    node: Node | None, steps: Sequence[str | int], override: Override, findings: Findings
+) -> Node | None:
+    """Return ``node`` with the override's value in it; None, and a finding, where it has no such place.
+
+    A mapping that is missing is made, a list is not: it has no member to set.
+    """
     if not steps:
         return override.value
     step, rest = steps[0], steps[1:]
     if isinstance(node, ListNode):
         return _set_in_list(node, step, rest, override, findings)
-    if isinstance(step, int) or not (node is None or isinstance(node, MapNode)):
+    before = override.steps[: len(override.steps) - len(steps)]
+    is_missing_list = node is None and before[-1:] == ("rules",)
+    if isinstance(step, int) or is_missing_list or not (node is None or isinstance(node, MapNode)):
         findings.add(override.span, "POL150", f"there is nothing at {step!r} to set", "check the path")
-        return node if node is not None else MapNode({}, {}, override.span)
-    base = (
-        node if isinstance(node, MapNode) else MapNode({}, {}, override.span, _path_before(override, steps))
-    )
+        return None
+    base = node if isinstance(node, MapNode) else MapNode({}, {}, override.span, _dotted(before))
     value = _set(base.get(step), rest, override, findings)
+    if value is None:
+        return None
     spans = {**base.key_spans, step: override.span}
     return MapNode({**base.entries, step: value}, spans, base.span, base.path)
 
 
 def _set_in_list(
     node: ListNode, step: str | int, rest: Sequence[str | int], override: Override, findings: Findings
-) -> Node:
+) -> Node | None:
     names = [_name(item) for item in node.items]
     index = step if isinstance(step, int) else (names.index(step) if step in names else len(names))
     if index >= len(node.items):
         hint = did_you_mean(str(step), [name for name in names if name]) or "check the path"
         findings.add(override.span, "POL150", f"there is no member {step!r} to set", hint)
-        return node
+        return None
     changed = _set(node.items[index], rest, override, findings)
+    if changed is None:
+        return None
     return ListNode((*node.items[:index], changed, *node.items[index + 1 :]), node.span, node.path)
-
-
-def _path_before(override: Override, steps: Sequence[str | int]) -> str:
-    return _dotted(override.steps[: len(override.steps) - len(steps)])
 
 
 def _name(node: Node) -> str | None:

@@ -94,6 +94,31 @@ def test_an_override_is_checked_like_the_file_and_blamed_by_its_own_place(
     assert {d.file for d in caught.value.diagnostics} == {"--set"}
 
 
+@pytest.mark.parametrize("step", ["[0]", "[heavy]", ".heavy"])
+def test_a_member_of_a_list_that_is_not_there_cannot_be_set(step: str) -> None:
+    data = {key: DATA[key] for key in ("apiVersion", "kind", "name")}
+    data["activations"] = {"default": "save"}
+    with pytest.raises(OffloadError) as caught:
+        load_policy(data, overrides=[f"activations.rules{step}.action=save"])
+    (finding,) = caught.value.diagnostics
+    assert finding.code == "POL150"
+    assert "there is nothing at" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        ({"limits": 3}, "limits"),
+        ({"activations": [1]}, "activations"),
+        ({"schedule": {"defr": 1}}, "schedule.defr"),
+    ],
+)
+def test_a_value_in_place_of_a_section_is_blamed_by_its_path(overrides: dict[str, Any], path: str) -> None:
+    with pytest.raises(OffloadError) as caught:
+        load_policy(DATA, overrides=overrides)
+    assert path in [finding.path for finding in caught.value.diagnostics]
+
+
 def test_the_line_of_a_finding_is_the_number_of_the_override() -> None:
     with pytest.raises(OffloadError) as caught:
         load_policy(DATA, overrides=["limits.budget=8GiB", "schedule.defer=-1"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
@@ -63,7 +64,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 
 
 @click.command(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup,
+    no_args_is_help=False,  # a usage error like any other, not a page of help on stderr
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
     "--version",
@@ -147,7 +150,7 @@ def requested_format(args: Sequence[str]) -> str:
 
 def _values(args: Sequence[str], option: str) -> list[str]:
     values = []
-    for arg, following in zip(args, [*args[1:], None], strict=True):
+    for arg, following in itertools.zip_longest(args, args[1:]):
         if arg == "--":
             break
         if arg.startswith(f"{option}="):

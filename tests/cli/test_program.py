@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("args", "code", "hint"),
     [
+        ([], "CLI605", "the commands are apply, codes, explain, list, test, validate"),
         (["validat"], "CLI605", "did you mean validate?"),
         (["zzz"], "CLI605", "the commands are apply, codes, explain, list, test, validate"),
         (["list", "models", "--formt", "json"], "CLI602", "did you mean --format?"),
