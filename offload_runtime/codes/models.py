@@ -161,6 +161,13 @@ _RUNS = (
         "Compare at fewer --layers, a smaller --batch or --seq.",
     ),
     CodeEntry(
+        "MOD743",
+        "warning",
+        "the loss is not finite",
+        "Where the loss is infinite or not a number, so are the gradients: that they are equal proves little.",
+        "Choose a model, data and a --dtype whose loss stays finite, or fewer --steps.",
+    ),
+    CodeEntry(
         "MOD751",
         "error",
         "the policy changed the numbers",

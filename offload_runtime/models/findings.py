@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from offload_runtime.errors import Diagnostic
@@ -36,6 +37,18 @@ def _numbers(result: ApplyResult) -> Iterator[Diagnostic]:
             f"the policy changed the numbers, first in the {result.first_difference}",
             hint="offloading must never do that; run again, and report it with the policy if it stays",
         )
+    elif (step := _first_step_not_finite(result)) is not None:
+        yield Diagnostic(
+            "MOD743",
+            "warning",
+            f"the loss is not finite from step {step} on, with every offload a save: equal numbers prove little there",
+            hint="choose a model, data and a --dtype whose loss stays finite, or fewer --steps",
+        )
+
+
+def _first_step_not_finite(result: ApplyResult) -> int | None:
+    losses = enumerate(result.losses.reference, start=1)
+    return next((step for step, loss in losses if not math.isfinite(loss)), None)
 
 
 def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:

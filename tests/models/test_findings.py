@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from offload_runtime.models.findings import findings
 from offload_runtime.models.result import ApplyResult, Difference, Losses, RunResult
 
 MIB = 1 << 20
+NAN = math.nan
 
 GOOD = ApplyResult(
     model="builtin:llama-tiny",
@@ -73,6 +75,9 @@ def policy(action: str = "offload", **changes: Any) -> Any:
         (GOOD, policy(), []),
         (CHANGED, policy(), ["MOD751"]),
         (replace(GOOD, bitwise_identical=None), policy(), ["MOD742"]),
+        (replace(GOOD, losses=Losses((3.0, NAN), (3.0, NAN), (3.0, NAN))), policy(), ["MOD743"]),
+        (replace(GOOD, losses=Losses((math.inf,), (math.inf,), (math.inf,))), policy(), ["MOD743"]),
+        (replace(CHANGED, losses=Losses((3.0,), (NAN,), (3.0,))), policy(), ["MOD751"]),
         (replace(GOOD, moved_bytes=MIB), policy(), ["MOD752"]),
         (GOOD, policy(expect={"moved": {"min": "8MiB", "max": "8MiB"}}), []),
         (GOOD, policy(expect={"moved": {"min": "9MiB"}}), ["MOD753"]),
