@@ -16,11 +16,11 @@ demo: install ## train the small built-in Llama with and without offloading, and
 	$(BIN)/offload apply balanced --model builtin:llama-tiny --steps 20 --set limits.budget=4MiB
 
 test: install ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: install ## format, lint, types, layers, tests
 	bash .ci/check "$(VENV)"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 clean: ## remove the environment and the caches
 	rm -rf "$(VENV)" .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

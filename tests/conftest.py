@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import os
 
-import pytest
-from hypothesis import settings
+# Two workers on two cores: a thread pool in each would only fight the other's. Read when torch is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest  # noqa: E402  # the environment comes first
+from hypothesis import settings  # noqa: E402
 
 # A busy machine is no failure of ours; and continuous integration runs the same examples every time, while
 # everyone else keeps looking for new ones.

@@ -95,6 +95,7 @@ def test_layers_names_and_classes_are_those_of_the_family(family: str, tmp_path:
     assert not [tensor for tensor in tensors if tensor.op_class == "other" and tensor.num_bytes >= 2**20]
 
 
+@pytest.mark.timeout(900)  # three compilations of a whole model
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_three_steps_of_a_family_are_bitwise_the_same_in_mode_inductor(family: str, tmp_path: Path) -> None:
     assert_sound(compare(family, tmp_path, "inductor"))
