@@ -5,8 +5,8 @@ import os
 # Two workers on two cores: a thread pool in each would only fight the other's. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402  # the environment comes first
-from hypothesis import settings  # noqa: E402
+import pytest
+from hypothesis import settings
 
 # A busy machine is no failure of ours; and continuous integration runs the same examples every time, while
 # everyone else keeps looking for new ones.

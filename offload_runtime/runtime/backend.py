@@ -30,6 +30,7 @@ from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.plan import TransferSource
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
+from offload_runtime.runtime.exit_report import report_at_exit
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
 from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
@@ -95,6 +96,7 @@ def _session_for(options: Mapping[str, Any] | None) -> Session:
         session = Session(read_options(options), options)
         _sessions_by_options[key] = session
         remember_session(session)
+        report_at_exit()
     return session
 
 

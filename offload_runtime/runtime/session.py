@@ -33,7 +33,7 @@ from offload_runtime.runtime.transfer import (
 )
 from offload_runtime.simulator import Tape, peak_memory
 
-__all__ = ["CompiledGraph", "Session", "remember_session", "report", "unwrap_error"]
+__all__ = ["CompiledGraph", "Session", "living_sessions", "remember_session", "report", "unwrap_error"]
 
 _session_ids = itertools.count()
 
@@ -316,6 +316,11 @@ def remember_session(session: Session) -> None:
     _sessions.append(weakref.ref(session, _sessions.remove))
 
 
+def living_sessions() -> list[Session]:
+    """Return the sessions whose compiled code is alive, oldest first."""
+    return [session for reference in _sessions if (session := reference()) is not None]
+
+
 def report(model: Any = None) -> Report:
     """Return the report of a compiled model: the last session that reads any of its parameters.
 
@@ -323,8 +328,7 @@ def report(model: Any = None) -> Report:
     Raises ValueError when nothing of it has been compiled with this backend yet.
     """
     module = getattr(model, "_orig_mod", model)
-    living = [session for reference in _sessions if (session := reference()) is not None]
-    for session in reversed(living):
+    for session in reversed(living_sessions()):
         mine = module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module))
         if mine and session.graphs:
             return session.report()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,3 +178,33 @@ def test_a_must_rule_that_cannot_hold_names_rule_tensor_and_reason() -> None:
     assert {diagnostic.code for diagnostic in error.diagnostics} == {"PLN401"}
     assert "'fixed' must offload" in str(error)
     assert "budget" in str(error)
+
+
+TRAINING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+compiled = torch.compile(model, backend="offload")
+for _ in range(2):
+    compiled(torch.randn(4, 8)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.txt", "-"])
+def test_a_run_that_passes_nothing_gets_policy_and_report_from_the_environment(
+    name: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "OFFLOAD_POLICY": "sac-default", "OFFLOAD_REPORT": name}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    written = done.stderr if name == "-" else (tmp_path / name).read_text()
+    if name.endswith(".json"):
+        assert json.loads(written)["policy"] == "sac-default"
+    else:
+        assert "policy sac-default (graph, cpu, simulated engine)" in written
