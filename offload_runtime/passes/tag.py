@@ -82,16 +82,17 @@ def tag_activations_pass(
 
 
 def _small_slices(storage: Storage) -> set[fx.Node]:
-    """Return the dense views that cover little of their storage; pieces of one call only if all of them do."""
+    """Return the dense views that cover little of their storage; pieces of calls only if all pieces do.
+
+    Torch's partitioner makes one call of equal calls, so that a call may end up with the pieces of another.
+    """
     small = {
         node
         for node in storage.nodes
         if node is not storage.writer and is_view(_producer(node).target) and _is_small(node, storage)
     }
-    partly = {
-        _producer(node) for node in storage.nodes if node.target is operator.getitem and node not in small
-    }
-    return {node for node in small if _producer(node) not in partly}
+    pieces = {node for node in storage.nodes if node.target is operator.getitem}
+    return small if pieces <= small else small - pieces
 
 
 def _is_small(node: fx.Node, storage: Storage) -> bool:

@@ -87,6 +87,9 @@ PIECES: dict[str, Callable[[Tensor], Tensor]] = {
     "topk": lambda h: (lambda v, i: v.sin().sum(1) + h.gather(1, i).tanh().sum(1))(*h.topk(3, dim=1)),
     "sort": lambda h: (lambda v, i: v.sin() + h.exp().gather(1, i))(*h.sort(dim=1)),
     "max": lambda h: (lambda v, i: v.sin() + h.cos().gather(1, i[:, None])[:, 0])(*h.max(dim=1)),
+    "equal calls, a piece of each": lambda h: (
+        h.split([2, 14], dim=1)[0].sin().sum(1) + h.split([2, 14], dim=1)[1].cos().sum(1)
+    ),
     "late sibling": lambda h: (lambda a, b: (a.sin().cos().tanh().exp() * b.sigmoid()) + b)(
         *h.split(8, dim=1)
     ),
