@@ -34,6 +34,7 @@ from offload_runtime.plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
 from offload_runtime.runtime.session import report, unwrap_error
+from offload_runtime.runtime.transfer import get_engine
 
 Advance = Callable[[int, int], None]
 
@@ -45,7 +46,7 @@ class TrainingPlan:
     ``variant`` is the policy itself, the reference (its offloads replaced by saves) or the baseline (no
     policy). ``numbers`` records what is compared, or compares it at the end with ``against``, the final
     numbers of another training. ``deterministic`` asks torch for deterministic kernels; ``profile`` times
-    each transfer.
+    each transfer of the last step.
     """
 
     variant: Variant
@@ -110,12 +111,15 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
     start = starting_point(model.module, model.example_args) if plan.numbers else None
     compiled = _compiled(model, plan, options)
     optimizer = model.make_optimizer()
-    meter = _CudaMeter(model.device, plan.steps) if model.device.type == "cuda" else _NoMeter()
+    meter = _CudaMeter(model.device, plan.steps, plan.profile) if model.device.type == "cuda" else _NoMeter()
     losses: list[Tensor] = []
     numbers: list[StepNumbers] = []
     pins_at_first = 0
     for step in range(plan.steps):
         batch = model.make_batch(step)
+        if plan.profile and step == plan.steps - 1:
+            # One step is profiled, and not timed: reading the profile makes the host wait for the device.
+            get_engine(model.device).set_profiling(True)
         meter.start(step)
         loss = model.loss(compiled(*batch))
         loss.backward()
@@ -131,6 +135,8 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
             pins_at_first = _num_pins(model.module, options)
         advance(step + 1, plan.steps)
     found = _report(request, model.module) if options else None
+    if plan.profile:
+        get_engine(model.device).set_profiling(False)
     return Training(
         name=model.description,
         dtype=model.dtype,
@@ -166,7 +172,6 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
         variant=plan.variant,
         # The checking engine stands in during the first step: with one step the real one would never run.
         verify=plan.numbers and plan.steps > 1,
-        profile=plan.profile,
     )
     if plan.hardware is not None:
         options["hardware"] = plan.hardware
@@ -227,8 +232,9 @@ class _CudaMeter:
     fewer than six; a single step is not timed at all.
     """
 
-    def __init__(self, device: torch.device, steps: int) -> None:
+    def __init__(self, device: torch.device, steps: int, last_is_profiled: bool) -> None:
         self.device = device
+        self.last_is_profiled = last_is_profiled
         self.num_warmup = min(3, steps // 2)
         self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -245,6 +251,8 @@ class _CudaMeter:
 
     def step_ms(self) -> float | None:
         warm = self.events[self.num_warmup :] if self.num_warmup else []
+        if self.last_is_profiled and len(warm) > 1:
+            warm = warm[:-1]
         torch.cuda.synchronize(self.device)
         return median(begin.elapsed_time(end) for begin, end in warm) if warm else None
 

@@ -79,7 +79,7 @@ def graph_result(progress_seen: list[tuple[str, int, int]]) -> ApplyResult:
 
 
 def assert_offloads_bitwise(result: ApplyResult, mode: str) -> None:
-    assert result.diagnostics == ()
+    assert not [finding for finding in result.diagnostics if finding.severity == "error"]
     assert result.bitwise_identical is True
     assert (result.bitwise_scope, result.bitwise_layers) == ("full", 2)
     assert result.losses.policy == result.losses.reference
