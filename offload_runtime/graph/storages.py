@@ -15,11 +15,13 @@ from typing import Literal
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
 
-__all__ = ["Storage", "find_storages", "hint", "layout_of", "tensor_bytes", "tensor_of"]
+__all__ = ["Storage", "find_storages", "foreign_type_of", "hint", "layout_of", "tensor_bytes", "tensor_of"]
 
 Layout = Literal["contiguous", "dense", "strided"]
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "_c10d_functional", "_quantized", "offload", "rngprims"}
 )
@@ -59,11 +61,20 @@ class Storage:
 
 
 def tensor_of(node: fx.Node) -> torch.Tensor | None:
-    """Return the fake tensor of a node, or None where the node yields no strided tensor."""
+    """Return the fake tensor of a node, or None where the node yields no plain strided tensor."""
     value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+    if isinstance(value, torch.Tensor) and type(value) in _PLAIN and value.layout == torch.strided:
         return value
     return None
+
+
+def foreign_type_of(node: fx.Node) -> str | None:
+    """Name the type of a tensor that is not plain and strided (a subclass, sparse); None for all others."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or tensor_of(node) is not None:
+        return None
+    layout = str(value.layout).removeprefix("torch.")
+    return layout if type(value) in _PLAIN else type(value).__name__
 
 
 def hint(value: torch.SymInt | int) -> int:

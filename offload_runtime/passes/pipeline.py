@@ -32,6 +32,7 @@ from offload_runtime.passes.candidates import (
     read_timeline,
     saved_storages,
 )
+from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
 from offload_runtime.passes.partition import Partition, partition_pass
@@ -175,6 +176,7 @@ def _plan(
     ]
     saved_names = {node.name for item in stored for node in item.judged.storage.nodes}
     verdicts += _recomputed(partition, judged, saved_names)
+    verdicts += foreign_verdicts(joint, partition, policy) if variant != "baseline" else []
     order = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
     verdicts.sort(key=lambda verdict: order.get(verdict.activation.name, 0))
     broken = [finding for item in verdicts for finding in _broken_must(item, policy, variant)]
@@ -236,7 +238,7 @@ def _recomputed(
 
 
 def _broken_must(verdict: TensorVerdict, policy: CompiledPolicy, variant: Variant) -> list[Diagnostic]:
-    if verdict.fate == "skip" or variant == "baseline":
+    if verdict.rule is None or variant == "baseline":
         return []
     decision = policy.decide(verdict.activation)
     if not decision.must or decision.action == verdict.fate:
