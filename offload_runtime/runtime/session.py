@@ -20,6 +20,7 @@ from offload_runtime.passes.pipeline import RewrittenPair
 from offload_runtime.plan import TransferSource
 from offload_runtime.record import GraphReport, LayerRow, Report
 from offload_runtime.runtime.arena import Reservation
+from offload_runtime.runtime.compiled import options_within
 from offload_runtime.runtime.engines import get_arena
 from offload_runtime.runtime.options import BackendOptions
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
@@ -75,12 +76,16 @@ class Session:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self, given: Mapping[str, Any] | None) -> None:
-        self._given = _without_model(given)
+        self._given, self._given_id = _without_model(given), id(given)
 
     def was_given(self, options: Mapping[str, Any] | None) -> bool:
         """Whether this session was made for these options; an identity alone may have been recycled."""
         model = (options or {}).get("model")
         return self._given == _without_model(options) and self.options.root() is model
+
+    def compiled_for(self, model: torch.nn.Module) -> bool:
+        """Whether ``model`` is, or holds, what this session's ``torch.compile`` call returned."""
+        return any(self._given_id == id(given) and self.was_given(given) for given in options_within(model))
 
     def register(self, source: TransferSource) -> int:
         """Give the runtime's key for a transfer of the graph that is being compiled."""
@@ -322,20 +327,27 @@ def living_sessions() -> list[Session]:
 
 
 def report(model: Any = None) -> Report:
-    """Return the report of a compiled model: the last session that reads any of its parameters.
+    """Return the report of a compiled model: of its own ``torch.compile`` call, else the last that read its parameters.
 
     ``model`` is what ``torch.compile`` returned, or the module it was given; None is the last session.
     Raises ValueError when nothing of it has been compiled with this backend yet.
     """
-    module = getattr(model, "_orig_mod", model)
-    for session in reversed(living_sessions()):
-        mine = module is None or (isinstance(module, torch.nn.Module) and session.reads_parameters_of(module))
-        if mine and session.graphs:
-            return session.report()
-    raise ValueError(
-        "no graph of this model has been compiled with the offload backend: run a forward and backward of what "
-        'torch.compile(model, backend="offload", options={"policy": ...}) returned first'
-    )
+    sessions = [session for session in reversed(living_sessions()) if session.graphs]
+    if isinstance(model, torch.nn.Module):
+        own = [session for session in sessions if session.compiled_for(model)]
+        sessions = own or [session for session in sessions if session.reads_parameters_of(model)]
+    elif model is not None:
+        raise ValueError(
+            f"a {type(model).__name__} is no module, by whose parameters a report is found: "
+            "report() without an argument is that of the last torch.compile call"
+        )
+    if not sessions:
+        raise ValueError(
+            "no graph of this model has been compiled with the offload backend. Run a forward and backward of what "
+            'torch.compile(model, backend="offload", options={"policy": ...}) returned first. If you did, torch '
+            "captured nothing to offload: fullgraph=True or TORCH_LOGS=graph_breaks says why"
+        )
+    return sessions[0].report()
 
 
 def unwrap_error(error: BaseException) -> OffloadError | None:

@@ -146,6 +146,55 @@ def test_a_model_without_a_compiled_graph_has_no_report() -> None:
         off.report(nn.Linear(2, 2))
 
 
+def test_each_of_two_policies_for_one_model_has_its_own_report() -> None:
+    model, x = perceptron(), torch.randn(8, 16)
+    names = ["first", "second"]
+    both = [torch.compile(model, backend="offload", options={"policy": {**POLICY, "name": n}}) for n in names]
+    for compiled in both:
+        run(model, compiled, x)
+    assert [off.report(compiled).policy for compiled in both] == names
+    assert off.report(nn.Sequential(both[0])).policy == "first"
+    assert off.report(model).policy == "second"
+
+
+def test_a_model_whose_parameters_were_replaced_is_known_by_what_compiled_it() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="offload", options={"policy": POLICY})
+    run(model, compiled, torch.randn(8, 16))
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(parameter.detach().clone()))
+    assert off.report(compiled).moved_bytes > 0
+
+
+def test_a_compiled_function_is_told_how_to_get_its_report() -> None:
+    model = perceptron()
+    compiled = torch.compile(lambda x: model(x), backend="offload", options={"policy": POLICY})
+    run(model, compiled, torch.randn(8, 16))
+    with pytest.raises(ValueError, match=r"report\(\) without an argument"):
+        off.report(compiled)
+    assert off.report().moved_bytes > 0
+
+
+def test_a_model_of_which_torch_captured_nothing_is_told_how_to_see_why() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(2)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+                torch._dynamo.graph_break()
+            return x
+
+    model = Loop()
+    compiled = torch.compile(model, backend="offload", options={"policy": POLICY})
+    compiled(torch.randn(8, 16)).sum().backward()
+    with pytest.raises(ValueError, match="TORCH_LOGS=graph_breaks"):
+        off.report(compiled)
+
+
 def test_a_model_dies_with_its_last_reference() -> None:
     model = perceptron()
     compiled = torch.compile(model, backend="offload", options={"policy": POLICY, "model": model})
