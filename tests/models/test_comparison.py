@@ -157,7 +157,7 @@ def test_a_run_that_changes_a_value_is_caught_and_named(monkeypatch: pytest.Monk
     result = compare_training(TINY, policy(), steps=2)
     assert result.bitwise_identical is False
     assert str(result.first_difference) == "gradient norm.weight at step 1"
-    assert [d.code for d in result.diagnostics] == ["MOD751"]
+    assert [d.code for d in result.diagnostics if d.severity == "error"] == ["MOD751"]
     assert result.exit_code == 1
     assert "the numbers differ, first in the gradient norm.weight at step 1" in result.verdict.lower()
 
@@ -341,7 +341,8 @@ def test_numbers_that_can_be_compared_at_no_size_are_a_warning(
 ) -> None:
     result = compared_on(SmallDevice(canned, baseline=0, reference=0), monkeypatch)
     assert result.bitwise_identical is None
-    assert [d.code for d in result.diagnostics] == ["MOD742"]
+    assert "MOD742" in {d.code for d in result.diagnostics}
+    assert not [d for d in result.diagnostics if d.severity == "error"]
     assert result.exit_code == 0
 
 
