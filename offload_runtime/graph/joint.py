@@ -139,12 +139,19 @@ def _backward_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _name_modules(graph: fx.Graph, backward: set[fx.Node], names: ModelNames) -> dict[str, str]:
+    """Return the module of every operation.
+
+    What the root module's own forward calls has a place in the source but no module; what has neither was made by a
+    compiler, and follows its neighbours.
+    """
     modules: dict[str, str] = {}
     previous = {True: names.prefix, False: names.prefix}
     for node in graph.nodes:
         side = node in backward
         if node.op == "call_function":
             own = module_of_node(node)
+            if own is None and not side and node.meta.get("stack_trace"):
+                own = ""
             if own is not None:
                 previous[side] = ".".join(part for part in (names.prefix, own) if part)
         modules[node.name] = previous[side] if node.op == "call_function" else ""
@@ -154,10 +161,27 @@ def _name_modules(graph: fx.Graph, backward: set[fx.Node], names: ModelNames) ->
 def forward_activations(joint: JointGraph) -> list[tuple[Storage, SavedActivation]]:
     """Return every storage that forward operations produce, with what a policy sees of it."""
     order = joint.forward_nodes()
-    return [(storage, _activation(joint, storage)) for storage in find_storages(order)]
+    reached = _reached_layers(joint, order)
+    return [(storage, _activation(joint, storage, reached)) for storage in find_storages(order)]
 
 
-def _activation(joint: JointGraph, storage: Storage) -> SavedActivation:
+def _reached_layers(joint: JointGraph, order: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """Return for each operation the layer it is in, or else the last layer that has begun before it.
+
+    A model may add up its residual stream outside its layers: that belongs to the layer just done.
+    """
+    reached: dict[fx.Node, int] = {}
+    begun: int | None = None
+    for node in order:
+        layer = joint.layer_of(node)
+        if layer is not None:
+            begun = layer if begun is None else max(begun, layer)
+        if node.op == "call_function" and begun is not None:
+            reached[node] = begun if layer is None else layer
+    return reached
+
+
+def _activation(joint: JointGraph, storage: Storage, reached: Mapping[fx.Node, int]) -> SavedActivation:
     writer = storage.writer
     tensor = tensor_of(writer)
     assert tensor is not None
@@ -173,19 +197,13 @@ def _activation(joint: JointGraph, storage: Storage) -> SavedActivation:
         num_bytes=storage.num_bytes,
         dtype=str(tensor.dtype).removeprefix("torch."),
         layout=layout_of(tensor),
-        crosses_layer=_crosses_layer(joint, storage, layer),
+        crosses_layer=_crosses_layer(storage, reached),
         layer_path=joint.layers.path_of(module),
     )
 
 
-def _crosses_layer(joint: JointGraph, storage: Storage, layer: int | None) -> bool:
+def _crosses_layer(storage: Storage, reached: Mapping[fx.Node, int]) -> bool:
     """Whether a forward operation of a later layer reads the storage, through any alias."""
-    if layer is None:
-        return False
-    for node in storage.nodes:
-        for user in node.users:
-            if user.name in joint.forward:
-                other = joint.layer_of(user)
-                if other is not None and other > layer:
-                    return True
-    return False
+    layer = reached.get(storage.writer)
+    users = [user for node in storage.nodes for user in node.users]
+    return layer is not None and any(reached.get(user, layer) > layer for user in users)

@@ -7,6 +7,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch.partitioners import default_partition
 
+import offload_runtime as off
 from offload_runtime.graph.joint import JointGraph, ModelNames, forward_activations, read_joint_graph
 from offload_runtime.matching import SavedActivation
 
@@ -124,3 +125,55 @@ def test_a_graph_below_the_root_gets_the_name_of_its_place() -> None:
     joint = _read(Layer(), torch.randn(4, 8), ModelNames(prefix="decoder.layers.3"))
     modules = {a.module for _, a in forward_activations(joint) if a.op_class == "matmul"}
     assert modules == {"decoder.layers.3.proj"}
+
+
+class RootedBlocks(torch.nn.Module):
+    """A model whose own forward calls operators between its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = torch.sin(block(x))
+        return x
+
+
+def test_what_the_root_calls_itself_belongs_to_no_child() -> None:
+    torch._dynamo.reset()
+    policy = {"apiVersion": "offload/v1", "kind": "Policy", "name": "p", "activations": {"default": "save"}}
+    compiled = torch.compile(RootedBlocks(), backend="offload", options={"policy": policy})
+    compiled(torch.randn(4, 8)).sum().backward()
+    modules = {
+        (t.activation.op, t.activation.module, t.activation.layer)
+        for t in off.report(compiled).tensors
+        if t.rule
+    }
+    assert {(module, layer) for op, module, layer in modules if op == "aten.sin.default"} == {("", None)}
+    assert {module for op, module, _ in modules if op == "aten.addmm.default"} == {"blocks.0", "blocks.1"}
+
+
+class RootedResidual(torch.nn.Module):
+    """A decoder that adds up its residual stream in its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + torch.sin(block(x))
+        return x
+
+
+def test_a_residual_stream_outside_the_layers_crosses_them() -> None:
+    torch._dynamo.reset()
+    activations = {"default": "recompute", "layer_outputs": "save"}
+    policy = {"apiVersion": "offload/v1", "kind": "Policy", "name": "p", "activations": activations}
+    compiled = torch.compile(RootedResidual(), backend="offload", options={"policy": policy})
+    compiled(torch.randn(4, 8)).sum().backward()
+    crossing = [t for t in off.report(compiled).tensors if t.activation.crosses_layer]
+    assert {t.activation.op for t in crossing} == {"aten.add.Tensor"}
+    assert {(t.fate, t.rule) for t in crossing} == {("save", "layer_outputs")}
+    assert len(crossing) == 2
