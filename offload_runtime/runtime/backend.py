@@ -22,6 +22,7 @@ from torch._inductor import compile_fx as inductor
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 import offload_runtime
+from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.graph.joint import ModelNames
 from offload_runtime.graph.layers import layer_path
 from offload_runtime.graph.names import normalise_fqn
@@ -64,6 +65,15 @@ def offload_backend(
     ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``verify``, ``model`` (the root module).
     Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
     """
+    if mode is not None:
+        raise UsageError(
+            Diagnostic(
+                "CLI612",
+                "error",
+                f"torch.compile(mode={mode!r}) means nothing to the offload back end",
+                hint='leave it out; options={"mode": "inductor"} compiles the graphs, torch._inductor.config tunes how',
+            )
+        )
     session = _session_for(options)
     names = _model_names(gm, example_inputs, session)
     partitioner = _PolicyPartitioner(session, names, example_inputs)

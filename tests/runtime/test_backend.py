@@ -141,6 +141,15 @@ def test_an_error_of_ours_is_found_inside_torchs() -> None:
     assert unwrap_error(ValueError("not ours")) is None
 
 
+def test_a_mode_of_torchs_own_is_refused_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFLOAD_POLICY", "sac-default")
+    compiled = torch.compile(perceptron(), backend="offload", mode="max-autotune")
+    with pytest.raises(
+        torch._dynamo.exc.BackendCompilerFailed, match="means nothing to the offload back end"
+    ):
+        compiled(torch.randn(8, 16))
+
+
 def test_a_model_without_a_compiled_graph_has_no_report() -> None:
     with pytest.raises(ValueError, match="no graph of this model"):
         off.report(nn.Linear(2, 2))
