@@ -55,7 +55,14 @@ def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, s
     if beside is not None and not os.path.isabs(reference):
         name = os.path.normpath(os.path.join(os.path.dirname(beside), reference))
     path = find_source(name)
-    return (path / POLICY_FILE, os.path.join(name, POLICY_FILE)) if path.is_dir() else (path, name)
+    if not path.is_dir():
+        return path, name
+    if not _exists(path / POLICY_FILE):
+        hint = "a file of any other name is named itself"
+        raise UnreadableError(
+            Diagnostic("YAML002", "error", f"folder {name} has no {POLICY_FILE}", hint=hint)
+        )
+    return path / POLICY_FILE, os.path.join(name, POLICY_FILE)
 
 
 def find_source(name: str) -> Path:

@@ -20,7 +20,7 @@ from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import load_policy
 
 
-@click.command()
+@click.command(short_help="Train a model with and without POLICY, and compare.")
 @click.argument("policy")
 @model_options
 @mode_option

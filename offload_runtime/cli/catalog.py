@@ -81,7 +81,7 @@ CATALOGS: Mapping[str, Callable[[], Catalog]] = MappingProxyType(
 )
 
 
-@click.command()
+@click.command(short_help="List built-in models, op classes or policies.")
 @click.argument("what", type=click.Choice(sorted(CATALOGS)), metavar="|".join(sorted(CATALOGS)))
 @format_option()
 def command(what: str) -> Outcome:

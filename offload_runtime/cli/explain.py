@@ -22,7 +22,7 @@ from offload_runtime.compiler import load_policy
 from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanation_data, render_explanation
 
 
-@click.command()
+@click.command(short_help="Say what POLICY does with each saved tensor.")
 @click.argument("policy")
 @model_options
 @mode_option

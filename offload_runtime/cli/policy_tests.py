@@ -17,7 +17,7 @@ from offload_runtime.policy_tests import PolicyTestResult, run_policy_tests
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE, locate_policy
 
 
-@click.command()
+@click.command(short_help="Run policy tests (cases.yaml).")
 @click.argument("paths", nargs=-1, metavar="[PATH...]")
 @click.option("--coverage", is_flag=True, help="Name the rules that no case covers.")
 @click.option(
@@ -145,6 +145,8 @@ def _line(result: PolicyTestResult, coverage: bool) -> str:
 
 
 def _total(results: Sequence[PolicyTestResult], reached: Coverage) -> str:
+    if not any(result.cases for result in results):
+        return "no case ran"
     counts = _counts(sum(r.num_passed for r in results), sum(r.num_failed for r in results))
     return f"{counts}, rule coverage {reached}"
 

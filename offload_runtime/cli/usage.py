@@ -41,7 +41,7 @@ def usage_outcome(error: click.UsageError, commands: Iterable[str]) -> Outcome:
 
 
 def _plain_sentence(error: click.UsageError) -> str:
-    message = error.format_message().strip()
+    message = " ".join(error.format_message().split())  # click breaks lists of choices into lines
     # click appends its own suggestion, which stands in the hint here.
     message = message.split(" Did you mean ")[0].split(" (Possible options:")[0].rstrip(".")
     return message[:1].lower() + message[1:]

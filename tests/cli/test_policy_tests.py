@@ -121,6 +121,11 @@ def test_a_policy_without_tests_is_warned_about_or_refused(
     assert finished.document["data"]["untested"] == ["small/policy.yaml"]
 
 
+def test_where_no_case_ran_no_coverage_is_claimed(offload: Offload, small: Path) -> None:
+    (small / "cases.yaml").unlink()
+    assert offload("test", "small").stdout.splitlines()[-1] == "no case ran"
+
+
 def test_a_shipped_policy_is_tested_by_its_name(offload: Offload, small: Path) -> None:
     finished = offload("test", "sac-default", "--format", "json")
     assert finished.exit_code == 0

@@ -46,6 +46,11 @@ def test_a_wrong_command_line_is_one_finding_and_exit_code_2(
         assert f"hint: {hint}" in finished.stderr
 
 
+def test_choices_that_click_breaks_into_lines_are_shown_in_one(offload: Offload) -> None:
+    message = "missing argument 'models|op-classes|policies'. Choose from: models, op-classes, policies"
+    assert offload("list").stderr.splitlines()[0] == f"CLI603 {message}"
+
+
 def test_a_usage_error_is_one_json_document_where_json_was_asked_for(offload: Offload) -> None:
     finished = offload("validat", "p.yaml", "--format=json")
     assert finished.stderr == ""

@@ -105,7 +105,10 @@ def test_a_folder_without_a_policy_is_refused_by_name(offload: Offload, folder: 
     (folder / "empty").mkdir()
     finished = offload("validate", "empty")
     assert finished.exit_code == 3
-    assert "empty" in finished.stdout
+    assert finished.stdout.splitlines()[:2] == [
+        "YAML002 folder empty has no policy.yaml",
+        "      hint: a file of any other name is named itself",
+    ]
 
 
 def test_an_override_is_checked_like_the_file_and_shown_where_it_was_given(
