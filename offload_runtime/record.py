@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from offload_runtime.errors import Diagnostic
 from offload_runtime.plan import OffloadPlan, TensorVerdict
 from offload_runtime.simulator import MemoryPeak
+from offload_runtime.units import format_size_short
 
 __all__ = ["GraphReport", "LayerRow", "Report"]
 
@@ -81,13 +82,24 @@ class Report:
         return tuple(verdict for graph in self.graphs for verdict in graph.plan.verdicts)
 
     def __str__(self) -> str:
-        """Summarise in a few lines; ``offload_runtime.report`` renders the whole."""
+        """Summarise in a few lines; the fields, and the file that ``OFFLOAD_REPORT`` names, hold the whole."""
         offloaded = sum(graph.plan.num_tensors("offload") for graph in self.graphs)
+        graphs = f"{self.num_graphs} graph{'' if self.num_graphs == 1 else 's'}"
+        planned, moved, reloaded, host, waste = map(
+            format_size_short,
+            (
+                self.planned_bytes,
+                self.moved_bytes,
+                self.reloaded_bytes,
+                self.host_bytes,
+                self.host_waste_bytes,
+            ),
+        )
         lines = [
             f"policy {self.policy} ({self.mode}, {self.device}, {self.engine} engine): "
-            f"{offloaded} of {len(self.tensors)} tensors offloaded in {self.num_graphs} graph(s)",
-            f"planned {self.planned_bytes} B, moved {self.moved_bytes} B, reloaded {self.reloaded_bytes} B; "
-            f"host {self.host_bytes} B of which {self.host_waste_bytes} B unused",
+            f"{offloaded} of {len(self.tensors)} tensors offloaded in {graphs}",
+            f"planned {planned}, moved {moved}, reloaded {reloaded} a step; "
+            f"host memory {host}, of which {waste} unused",
         ]
         if self.hidden_fraction is not None and self.stall_ms is not None:
             lines.append(

@@ -26,9 +26,11 @@ def test_the_policy_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_training_loop_runs_and_moves_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block("python"), "README.md", "exec"), {})
-    moved = re.search(r"planned (\d+) B, moved (\d+) B", capsys.readouterr().out)
+    moved = re.search(
+        r"planned (\d+ KiB), moved (\d+ KiB), reloaded (\d+ KiB) a step", capsys.readouterr().out
+    )
     assert moved is not None
-    assert int(moved[1]) == int(moved[2]) > 0
+    assert moved[1] == moved[2] == moved[3] != "0 KiB"
 
 
 def test_every_command_is_listed_and_no_other() -> None:
