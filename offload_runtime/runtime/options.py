@@ -55,7 +55,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
     given = dict(options or {})
     for key in given:
         if key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, 1)
+            close = difflib.get_close_matches(str(key), _KEYS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(_KEYS)}"
             raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
     if given.get("hardware") is not None:
@@ -82,6 +82,10 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
     model = given.get("model")
     _require_choice("mode", mode, MODES)
     _require_choice("variant", variant, ("policy", "reference", "baseline"))
+    for key in ("verify", "profile"):
+        if not isinstance(given.get(key, False), bool):
+            message = f"option {key!r} is {given[key]!r}"
+            raise UsageError(Diagnostic("CLI612", "error", message, hint="choose True or False"))
     if model is not None and not isinstance(model, torch.nn.Module):
         raise UsageError(
             Diagnostic(

@@ -100,6 +100,9 @@ def test_two_policies_in_one_process_do_not_share_a_graph() -> None:
         ({"policy": POLICY, "mode": "eager"}, "CLI612"),
         ({"policy": POLICY, "variant": "both"}, "CLI612"),
         ({"policy": POLICY, "model": "llama"}, "CLI612"),
+        ({"policy": POLICY, "verify": "no"}, "CLI612"),
+        ({"policy": POLICY, "profile": 1}, "CLI612"),
+        ({"policy": POLICY, 1: 2}, "CLI610"),
         ({"policy": POLICY, "hardware": "h200-pcie5"}, "RUN521"),
         ({"policy": {**POLICY, "gradients": {"offload": True}}}, "POL190"),
         ({"policy": {**POLICY, "requires": {"fact": "pipeline_parallel", "gt": 1}}}, "RUN520"),
@@ -107,7 +110,7 @@ def test_two_policies_in_one_process_do_not_share_a_graph() -> None:
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused_by_name(
-    options: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[Any, Any], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OFFLOAD_POLICY", raising=False)
     with pytest.raises(off.OffloadError) as raised:
