@@ -108,8 +108,11 @@ class CompiledPolicy:
         return _torch_part().context_fn(self)
 
     def __str__(self) -> str:
-        """Return the policy as YAML, bases merged in."""
-        return format_policy(self.policy)
+        """Return the policy as YAML, bases merged in; a comment says where a Python callable decides instead."""
+        text = format_policy(self.policy)
+        return (
+            text if self.function is None else f"# a Python callable decides each action, not default\n{text}"
+        )
 
 
 PolicySource = str | Path | Mapping[str, Any] | Policy | CompiledPolicy | PolicyFunction

@@ -178,6 +178,7 @@ def test_a_callable_is_a_policy() -> None:
     assert policy.name == "keep_matmuls"
     assert policy.decide(activation()) == Decision("offload", source="function")
     assert policy.decide(activation(op_class="norm")) == Decision("recompute", source="function")
+    assert str(policy).startswith("# a Python callable decides each action, not default\napiVersion: ")
     assert (policy.policy.limits.budget, policy.policy.schedule.defer) == (2**30, 8)
     assert policy.matches(activation()) == ()
 
