@@ -81,7 +81,9 @@ def _judge_counts(
     if not hits and (rule.expect.matches.min or 0) > 0:
         message = f"rule {rule.name!r} matches nothing; {what_was_there(rule.match, activations)}"
         hint = "correct the rule, or write optional: true if it may match nothing"
-        yield Diagnostic.at(rule.match.span, "POL180", message, path=path, hint=hint)
+        misses = [key for key, count in _counts_alone(rule.match, activations).items() if count == 0]
+        place = rule.match.key_span(_key_name(misses[0])) if misses and activations else rule.match.span
+        yield Diagnostic.at(place, "POL180", message, path=path, hint=hint)
         return
     if not rule.expect.matches.contains(len(hits)):
         message = f"rule {rule.name!r} matches {len(hits)} tensors, expected {rule.expect.matches}"
@@ -116,12 +118,17 @@ def what_was_there(match: Match, activations: Sequence[SavedActivation]) -> str:
     """Say which key of ``match`` fits nothing, and what there was; or that the keys never fit together."""
     if not activations:
         return "the model saves no activations"
-    alone = {key: sum(matches(part, a) for a in activations) for key, part in _keys(match)}
+    alone = _counts_alone(match, activations)
     misses = [f"{_key_name(key)}: {_present(key, activations)}" for key, count in alone.items() if count == 0]
     if misses:
         return f"{_count(len(activations), 'tensor')} were there, with {'; '.join(misses)}"
     counts = ", ".join(f"{_key_name(key)} {count}" for key, count in alone.items())
     return f"of {_count(len(activations), 'tensor')} each key alone matches some ({counts})"
+
+
+def _counts_alone(match: Match, activations: Sequence[SavedActivation]) -> dict[str, int]:
+    """Count for each key what it alone would match."""
+    return {key: sum(matches(part, a) for a in activations) for key, part in _keys(match)}
 
 
 def _keys(match: Match) -> Iterator[tuple[str, Match]]:

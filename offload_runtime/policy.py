@@ -106,6 +106,11 @@ class Match:
     dtype: tuple[str, ...] = ()
     negated: Match | None = None
     span: Span = field(default=NOWHERE, compare=False, repr=False)
+    key_spans: tuple[tuple[str, Span], ...] = field(default=(), compare=False, repr=False)
+
+    def key_span(self, key: str) -> Span:
+        """Return where ``key`` (as the file spells it) was written; the match as a whole if it was not."""
+        return dict(self.key_spans).get(key, self.span)
 
 
 @dataclass(frozen=True, slots=True)

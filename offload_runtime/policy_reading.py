@@ -108,6 +108,7 @@ def read_match(node: MapNode, findings: Findings) -> Match:
         dtype=tuple(str(item.value) for item in _scalars(node.get("dtype"))),
         negated=read_match(negated, findings) if isinstance(negated, MapNode) else None,
         span=node.span,
+        key_spans=tuple((key, node.key_span(key)) for key in node.entries),
     )
 
 

@@ -83,7 +83,7 @@ class Report:
 
     def __str__(self) -> str:
         """Summarise in a few lines; the fields, and the file that ``OFFLOAD_REPORT`` names, hold the whole."""
-        offloaded = sum(graph.plan.num_tensors("offload") for graph in self.graphs)
+        fates = [verdict.fate for verdict in self.tensors if verdict.fate != "skip"]
         graphs = f"{self.num_graphs} graph{'' if self.num_graphs == 1 else 's'}"
         planned, moved, reloaded, host, waste = map(
             format_size_short,
@@ -97,7 +97,7 @@ class Report:
         )
         lines = [
             f"policy {self.policy} ({self.mode}, {self.device}, {self.engine} engine): "
-            f"{offloaded} of {len(self.tensors)} tensors offloaded in {graphs}",
+            f"{fates.count('offload')} of {len(fates)} activations offloaded in {graphs}",
             f"planned {planned}, moved {moved}, reloaded {reloaded} a step; "
             f"host memory {host}, of which {waste} unused",
         ]

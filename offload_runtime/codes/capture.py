@@ -24,4 +24,14 @@ CODES: tuple[CodeEntry, ...] = (
         "match: {op: matmul, layers: ':4'}",
         "match: {op: matmul}",
     ),
+    CodeEntry(
+        "GRF312",
+        "error",
+        "layers_of names no module",
+        "layers_of says which modules are the layers; where none of them is in the model, layer ranges, defer, "
+        "prefetch and keep_last would count nothing.",
+        "Correct the globs after the names that the hint shows, or write layers_of: auto.",
+        "activations: {default: recompute, layers_of: [blocks.*]}",
+        "activations: {default: recompute, layers_of: [model.layers.*]}",
+    ),
 )

@@ -36,7 +36,12 @@ from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
 from offload_runtime.passes.partition import Partition, partition_pass
-from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle, tag_activations_pass
+from offload_runtime.passes.tag import (
+    JudgedStorage,
+    keep_overwritten_pass,
+    recompute_obstacle,
+    tag_activations_pass,
+)
 from offload_runtime.passes.tape import record_tape
 from offload_runtime.passes.verify import read_original, verify_partition
 from offload_runtime.plan import Candidate, OffloadPlan, TensorVerdict, TransferSource, Variant
@@ -94,6 +99,8 @@ def rewrite_joint(
     judged = _judge(joint, policy, variant)
     if variant != "baseline":
         tag_activations_pass(gm, inputs.example_inputs, joint=joint, judged=judged)
+    else:
+        keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
     partition = partition_pass(
         gm,
         inputs.example_inputs,

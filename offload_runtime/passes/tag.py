@@ -19,7 +19,13 @@ from offload_runtime.graph.joint import JointGraph
 from offload_runtime.graph.operators import is_collective, is_view
 from offload_runtime.graph.storages import Storage, layout_of, tensor_bytes, tensor_of
 
-__all__ = ["MIN_SLICED_SHARE", "JudgedStorage", "recompute_obstacle", "tag_activations_pass"]
+__all__ = [
+    "MIN_SLICED_SHARE",
+    "JudgedStorage",
+    "keep_overwritten_pass",
+    "recompute_obstacle",
+    "tag_activations_pass",
+]
 
 MIN_SLICED_SHARE = 0.5  # dense views that cover less than this share of their storage travel by themselves
 
@@ -48,6 +54,22 @@ def recompute_obstacle(storage: Storage, mutated: frozenset[str] = frozenset()) 
         if str(target).startswith(("prims.inductor_seed", "prims.inductor_seeds")):
             return "random seed: drawing it again would change the numbers"
     return None
+
+
+def keep_overwritten_pass(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    joint: JointGraph,
+) -> fx.GraphModule:
+    """Save what a model's own checkpoint would recompute from an input that the step overwrites."""
+    for node in gm.graph.nodes:
+        producer = _producer(node)
+        if "recompute" in node.meta and any(
+            argument.name in joint.mutated for argument in producer.all_input_nodes
+        ):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return gm
 
 
 def tag_activations_pass(

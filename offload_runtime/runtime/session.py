@@ -201,13 +201,33 @@ class Session:
             return
         self.judged = True
         activations = [activation for graph in self.graphs for activation in graph.activations]
-        findings = judge_matches(self.options.policy, activations)
+        findings = (*judge_matches(self.options.policy, activations), *self._judge_layers())
         if self.options.variant == "policy":
             findings += judge_moved(self.options.policy.policy, self._planned_bytes())
         self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, *findings]))
         errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
             raise PolicyError(*errors)
+
+    def _judge_layers(self) -> tuple[Diagnostic, ...]:
+        """Return an error if ``activations.layers_of`` names no module of any graph: every count would mean nothing."""
+        policy = self.options.policy.policy
+        wanted = policy.activations.layers_of if policy.activations is not None else None
+        if wanted is None or any(graph.report.layer_table for graph in self.graphs):
+            return ()
+        modules = sorted(
+            {activation.module for graph in self.graphs for activation in graph.activations} - {""}
+        )
+        shown = ", ".join(modules[:8]) + (", ..." if len(modules) > 8 else "")
+        return (
+            Diagnostic.at(
+                policy.span_of("activations.layers_of"),
+                "GRF312",
+                f"layers_of ({', '.join(map(str, wanted))}) names no module of the model",
+                path="activations.layers_of",
+                hint=f"modules that hold saved tensors: {shown}" if shown else "write layers_of: auto",
+            ),
+        )
 
     def _running(self) -> list[CompiledGraph]:
         """Return the graphs that the last step ran."""

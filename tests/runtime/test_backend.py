@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import offload_runtime as off
 from offload_runtime.runtime.options import read_options
@@ -142,6 +143,29 @@ def test_an_error_of_ours_is_found_inside_torchs() -> None:
     error = unwrap_error(raised.value)
     assert isinstance(error, off.OffloadError)
     assert unwrap_error(ValueError("not ours")) is None
+
+
+def test_layers_of_that_names_no_module_is_an_error_with_what_was_there() -> None:
+    activations = {"default": "recompute", "layers_of": ["blocks.*"]}
+    compiled = torch.compile(
+        perceptron(), backend="offload", options={"policy": {**POLICY, "activations": activations}}
+    )
+    with pytest.raises(off.PolicyError, match=r"GRF312 layers_of \(blocks\.\*\) names no module"):
+        compiled(torch.randn(8, 16)).sum().backward()
+
+
+def test_the_baseline_honours_a_models_own_checkpoint_around_batch_norm() -> None:
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.GELU())
+
+    def run_block(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x, use_reentrant=False)
+
+    compiled = torch.compile(
+        run_block, backend="offload", options={"policy": "sac-default", "variant": "baseline"}
+    )
+    compiled(torch.randn(8, 16, requires_grad=True)).sum().backward()
+    assert all(parameter.grad is not None for parameter in block.parameters())
 
 
 def test_a_mode_of_torchs_own_is_refused_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
