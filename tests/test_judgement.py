@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,20 @@ def test_a_rule_that_matches_nothing_is_an_error_that_lists_what_was_there(
     assert (finding.code, finding.severity) == ("POL180", "error")
     assert f"4 tensors were there, with {was_there}" in finding.message
     assert finding.hint == "correct the rule, or write optional: true if it may match nothing"
+
+
+def test_the_key_that_fits_nothing_is_pointed_at(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "apiVersion: offload/v1\nkind: Policy\nname: example\nactivations:\n  default: recompute\n  rules:\n"
+        "    - name: a\n      match:\n        op: [matmul, norm]\n        not: {op: matmul}\n        dtype: float32\n"
+        "      action: save\n"
+    )
+    policy = load_policy(path)
+    (finding,) = judge_matches(policy, FOUR_LAYERS)
+    assert (finding.line, finding.column) == (11, 9)
+    (finding,) = judge_matches(policy, [activation(dtype="float32")])
+    assert (finding.line, finding.column) == (10, 9), "products are what the not: takes away"
 
 
 def test_keys_that_never_fit_together_are_told_apart_from_keys_that_fit_nothing() -> None:
@@ -122,4 +137,4 @@ def test_a_finding_points_at_the_rule_in_its_file(tmp_path: Any) -> None:
         "    - name: a\n      match: {op: norm}\n      action: save\n"
     )
     (finding,) = judge_matches(load_policy(path), FOUR_LAYERS)
-    assert (finding.file, finding.line, finding.column) == (str(path), 8, 14)
+    assert (finding.file, finding.line, finding.column) == (str(path), 8, 15)

@@ -26,9 +26,9 @@ def test_the_policy_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_training_loop_runs_and_moves_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block("python"), "README.md", "exec"), {})
-    moved = re.search(
-        r"planned (\d+ KiB), moved (\d+ KiB), reloaded (\d+ KiB) a step", capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert re.search(r"[1-9]\d* of \d+ activations offloaded in 1 graph\n", printed)
+    moved = re.search(r"planned (\d+ KiB), moved (\d+ KiB), reloaded (\d+ KiB) a step", printed)
     assert moved is not None
     assert moved[1] == moved[2] == moved[3] != "0 KiB"
 
