@@ -12,6 +12,7 @@ from offload_runtime.cli.options import (
     ModelOptions,
     format_option,
     mode_option,
+    model_arguments,
     model_options,
     model_request,
     set_option,
@@ -65,12 +66,13 @@ def command(
     request = model_request(model)
     with foreign_code(), shown_progress() as advance:
         report = explain_policy(request, compiled, mode=mode, progress=advance)
-    set_again = [part for override in overrides for part in ("--set", override)]
+    again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    again += [part for override in overrides for part in ("--set", override)]
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(
         data=explanation_data(report),
         text=render_explanation(report, request.spec, by=by, limit=limit),
         diagnostics=findings,
         exit_code=EXIT_FINDINGS if any(finding.is_error for finding in findings) else 0,
-        next=(shlex.join(["offload", "apply", policy, "--model", request.spec, *set_again]),),
+        next=(shlex.join(["offload", "apply", policy, *again]),),
     )

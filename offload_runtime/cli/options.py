@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
@@ -88,6 +88,25 @@ def model_request(options: ModelOptions) -> ModelRequest:
     return replace(ModelRequest(**options), device=choose_device(options["device"]))
 
 
+def model_arguments(options: ModelOptions) -> list[str]:
+    """Return the arguments that ask for the same model again; what was left at its default is left out."""
+    arguments = ["--model", options["spec"]]
+    for name, default in _DEFAULTS.items():
+        value = cast(Mapping[str, object], options)[name]
+        if value != default:
+            arguments += [f"--{name}", str(value)]
+    return arguments
+
+
+_DEFAULTS: dict[str, object] = {
+    "batch": None,
+    "seq": None,
+    "layers": None,
+    "dtype": None,
+    "optimizer": None,
+    "device": "auto",
+    "seed": 0,
+}
 _COUNT = click.IntRange(min=1)
 _MODEL_OPTIONS = (
     click.option(
