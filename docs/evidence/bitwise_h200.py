@@ -53,10 +53,16 @@ def main() -> None:
             "moved_bytes": report.moved_bytes,
         }
         print(mode, result[mode], flush=True)
+        write(result)
     torch.use_deterministic_algorithms(False)
     result["soak"] = soak()
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+    write(result)
     print(result["soak"])
+
+
+def write(result: dict[str, Any]) -> None:
+    """Write what has been measured so far, so that a run that is cut off leaves it behind."""
+    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
 
 
 def train(mode: str, variant: str) -> tuple[dict[str, torch.Tensor], off.Report]:
