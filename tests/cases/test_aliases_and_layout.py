@@ -167,16 +167,16 @@ class Skips(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down_blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
-        self.up_blocks = nn.ModuleList(nn.Linear(32, 16) for _ in range(3))
+        self.down_blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3))
+        self.up_blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 16), nn.Tanh()) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         skips = []
         for block in self.down_blocks:
-            x = block(x).sin()
+            x = block(x)
             skips.append(x)
         for block in self.up_blocks:
-            x = torch.cat([block(torch.cat([x, skips.pop()], 1)).tanh()], 1)
+            x = block(torch.cat([x, skips.pop()], 1))
         return x
 
 
