@@ -32,10 +32,10 @@ OP_CLASSES: dict[str, str] = {
 TABLE_NAMESPACES = ("aten", "prims")
 OVERLOADS_FILE = Path(__file__).parent / "data" / "overloads.txt"
 
-_COLLECTIVE_NAMESPACES = frozenset(
+COLLECTIVE_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
 )
-_COLLECTIVE_NAME = re.compile(
+COLLECTIVE_NAME = re.compile(
     r"deep_?ep|hybrid_?ep|all_?to_?all|all_?gather|all_?reduce|reduce_?scatter", re.IGNORECASE
 )
 
@@ -53,6 +53,6 @@ def class_of_overload(name: str) -> str | None:
     namespace, _, rest = name.partition(".")
     if namespace in TABLE_NAMESPACES:
         return overload_table()[name][0] if name in overload_table() else None
-    if namespace in _COLLECTIVE_NAMESPACES or _COLLECTIVE_NAME.search(name):
+    if namespace in COLLECTIVE_NAMESPACES or COLLECTIVE_NAME.search(name):
         return "collective"
     return "attention" if "attention" in rest else None

@@ -15,6 +15,8 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import flop_registry
 
+from offload_runtime.op_classes import COLLECTIVE_NAME, COLLECTIVE_NAMESPACES
+
 __all__ = [
     "class_of_node",
     "class_of_operator",
@@ -25,12 +27,6 @@ __all__ = [
     "operator_of",
 ]
 
-_COLLECTIVE_NAMESPACES = frozenset(
-    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
-)
-_COLLECTIVE_NAME = re.compile(
-    r"deep_?ep|hybrid_?ep|all_?to_?all|all_?gather|all_?reduce|reduce_?scatter", re.IGNORECASE
-)
 _ATTENTION = re.compile(
     r"scaled_dot_product|flex_attention|_attention_forward|(^|[._])(flash|sdpa|efficient)_?attn|attention"
 )
@@ -138,7 +134,7 @@ def is_collective(target: object) -> bool:
     """Say whether an operator talks to other ranks (or waits for one that does); never offloaded."""
     if not isinstance(target, OpOverload):
         return False
-    return target.namespace in _COLLECTIVE_NAMESPACES or bool(_COLLECTIVE_NAME.search(target.name()))
+    return target.namespace in COLLECTIVE_NAMESPACES or bool(COLLECTIVE_NAME.search(target.name()))
 
 
 def is_random(target: object) -> bool:
