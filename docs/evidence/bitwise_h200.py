@@ -37,7 +37,9 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     result: dict[str, Any] = {
         "what": __doc__,
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(
+            ["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]
+        ),
         "environment": environment(),
     }
     for mode in ("graph", "inductor"):

@@ -108,7 +108,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     peak = {name: max(values) for name, values in peaks.items()}
     return {
         "what": f"Llama-3-8B, {arguments.layers} layers, 1 x 8192, bf16, forward + backward, mode {arguments.mode}",
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(
+            ["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]
+        ),
         "environment": environment(),
         "policy": SIDES[arguments.mode]["policy"],
         "baseline_is": SIDES[arguments.mode]["baseline"] or "torch.compile alone",
