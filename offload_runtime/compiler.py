@@ -86,7 +86,7 @@ class CompiledPolicy:
         Raises RefusedError when a rule's layers are relative to a total that ``activation`` does not carry.
         """
         if self.function is not None:
-            return _checked_answer(self.function(activation), activation, self.name)
+            return _checked_answer(_ask(self.function, activation, self.name), activation, self.name)
         for rule in self.policy.rules:
             if _rule_matches(rule, activation):
                 return Decision(rule.action, rule.must, rule.name)
@@ -201,6 +201,15 @@ def _rule_matches(rule: Rule, activation: SavedActivation) -> bool:
         message = f"rule {rule.name!r} names layers relative to their number, unknown in the graph of {where}"
         hint = 'pass the whole model in options["model"], or name layers by number'
         raise RefusedError(Diagnostic.at(rule.match.span, "POL170", message, hint=hint)) from None
+
+
+def _ask(function: PolicyFunction, activation: SavedActivation, name: str) -> object:
+    try:
+        return function(activation)
+    except Exception as error:  # a user's code may raise anything; it is named, and kept as the cause
+        message = f"policy function {name!r} raised {type(error).__name__} for {activation.name!r}: {error}"
+        hint = "it is called with one SavedActivation and returns an action; its own traceback stands above"
+        raise PolicyError(Diagnostic("POL171", "error", message, hint=hint)) from error
 
 
 def _checked_answer(answer: object, activation: SavedActivation, name: str) -> Decision:

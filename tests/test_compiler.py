@@ -197,6 +197,23 @@ def test_a_callable_that_gives_no_action_is_named(answer: object) -> None:
     assert repr(answer) in finding.message
 
 
+def no_argument() -> str:
+    return "save"
+
+
+def broken(saved: SavedActivation) -> str:
+    raise KeyError(saved.op)
+
+
+@pytest.mark.parametrize(("function", "kind"), [(no_argument, "TypeError"), (broken, "KeyError")])
+def test_a_callable_that_raises_is_named_and_stays_the_cause(function: Any, kind: str) -> None:
+    with pytest.raises(
+        PolicyError, match=rf"POL171 policy function '{function.__name__}' raised {kind}"
+    ) as raised:
+        load_policy(function).decide(activation())
+    assert type(raised.value.__cause__).__name__ == kind
+
+
 def test_two_callables_never_share_a_hash_and_one_keeps_its_own() -> None:
     def make(action: str) -> Any:
         return lambda saved: action
