@@ -10,6 +10,8 @@ from importlib import resources
 import torch
 from torch import Tensor
 
+from offload_runtime.models.construction import refuse_if_short
+
 
 @cache
 def corpus() -> bytes:
@@ -35,6 +37,10 @@ class TextBatches:
     vocab_size: int
     device: torch.device
     seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse a batch whose tokens alone do not fit on this host, before anything builds them."""
+        refuse_if_short(f"a batch of {self.batch} x {self.seq} tokens", 2 * 8 * self.batch * (self.seq + 1))
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the batch of ``step``."""

@@ -50,12 +50,14 @@ def _defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 def _refuse_if_too_large(spec: str, module: nn.Module) -> None:
     needed_bytes = 2 * sum(parameter.nbytes for parameter in module.parameters())
+    refuse_if_short(f"{spec}, with its parameters and gradients,", needed_bytes)
+
+
+def refuse_if_short(thing: str, needed_bytes: int) -> None:
+    """Raise RefusedError (MOD703) if this host has fewer than ``needed_bytes`` free."""
     free_bytes = read_host_memory().free_bytes
     if free_bytes is None or needed_bytes <= free_bytes:
         return
-    message = (
-        f"{spec} needs {format_size_short(needed_bytes)} for its parameters and gradients, and this host has "
-        f"{format_size_short(free_bytes)} free"
-    )
-    hint = "give fewer --layers, or run it on an accelerator"
+    message = f"{thing} needs {format_size_short(needed_bytes)}, and this host has {format_size_short(free_bytes)} free"
+    hint = "give fewer --layers, a smaller --batch or --seq, or run it on an accelerator"
     raise RefusedError(Diagnostic("MOD703", "error", message, hint=hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from offload_runtime.errors import RefusedError
 from offload_runtime.models.batches import TextBatches, corpus, normal, text_rows
 
 CPU = torch.device("cpu")
@@ -57,3 +58,8 @@ def test_random_streams_of_one_step_are_independent() -> None:
         for stream in ("images", "noise")
     )
     assert not torch.equal(images, noise)
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_it_is_built() -> None:
+    with pytest.raises(RefusedError, match=r"MOD703 a batch of 999999999 x 999999 tokens needs .* free"):
+        TextBatches(999_999_999, 999_999, 256, torch.device("cpu"), 0)

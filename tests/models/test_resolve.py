@@ -111,7 +111,7 @@ def test_a_model_that_outgrows_the_host_is_refused_with_the_numbers(monkeypatch:
     monkeypatch.setattr(
         "offload_runtime.models.construction.read_host_memory", lambda: HostMemory(1 << 20, 1 << 20)
     )
-    with pytest.raises(RefusedError, match=r"7\.63 MiB .* 1 MiB free") as caught:
+    with pytest.raises(RefusedError, match=r"7\.63 MiB, .* 1 MiB free") as caught:
         construct(
             "some-model", lambda: torch.nn.Linear(1000, 1000, bias=False), torch.float32, torch.device("cpu")
         )
