@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from offload_runtime.compiler import CompiledPolicy, Decision
+from offload_runtime.compiler import Decision
 from offload_runtime.plan import Candidate, Timeline, Transfer
 
 __all__ = ["Selection", "plan_largest_first", "schedule_transfers"]
@@ -26,7 +26,6 @@ class Selection:
 
 
 def plan_largest_first(
-    policy: CompiledPolicy,
     candidates: Sequence[Candidate],
     decisions: Sequence[Decision],
     *,
@@ -35,7 +34,7 @@ def plan_largest_first(
     num_layers: int | None,
     timeline: Timeline,
 ) -> Selection:
-    """Pick the candidates that the policy offloads, largest first, within ``budget`` bytes (None: unlimited).
+    """Pick the candidates that are to be offloaded, largest first, within ``budget`` bytes (None: unlimited).
 
     ``decisions`` stands in parallel to ``candidates``. A candidate that does not fit the rest of the
     budget is passed over and a smaller one may still fit, as published. ``must`` candidates are taken first.

@@ -3,19 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from offload_runtime.compiler import CompiledPolicy, Decision, SavedActivation, load_policy
+from offload_runtime.compiler import Decision, SavedActivation
 from offload_runtime.plan import Candidate, Timeline, TransferSource
 from offload_runtime.planner import Selection, plan_largest_first, schedule_transfers
 
 OFFLOAD = Decision("offload")
 FOUR_LAYERS = Timeline((None, 0, 0, 1, 1, 2, 2, 3, 3, None, None), ())
 MUST = Decision("offload", must=True, rule="strict")
-
-
-def _policy() -> CompiledPolicy:
-    return load_policy(
-        {"apiVersion": "offload/v1", "kind": "Policy", "name": "p", "activations": {"default": "offload"}}
-    )
 
 
 def _candidate(
@@ -46,7 +40,6 @@ def _select(
 ) -> Selection:
     given = decisions if decisions is not None else [OFFLOAD] * len(candidates)
     return plan_largest_first(
-        _policy(),
         candidates,
         given,
         budget=budget,

@@ -155,7 +155,7 @@ def reload_backward_pass(
     for position in sorted(starts.keys() | waits.keys()):
         with gm.graph.inserting_before(order[position]):
             for transfer in starts[position]:
-                host, device = _receive_host(gm, transfer, inputs, bases)
+                host, device = _receive_host(transfer, inputs, bases)
                 held = anchors.at(position - 1, after=host) if anchors else []
                 key = keys[transfer.source.node]
                 start = gm.graph.call_function(ops.h2d_start, (host, held, device, key))
@@ -172,7 +172,7 @@ def reload_backward_pass(
 
 
 def _receive_host(
-    gm: fx.GraphModule, transfer: Transfer, inputs: Mapping[str, fx.Node], bases: Mapping[str, fx.Node]
+    transfer: Transfer, inputs: Mapping[str, fx.Node], bases: Mapping[str, fx.Node]
 ) -> tuple[fx.Node, torch.device]:
     """Return the placeholder that receives the host copy, and the device to reload to."""
     base = bases[transfer.source.node]

@@ -116,7 +116,8 @@ def rewrite_joint(
         without = peak_memory([tape])
         partition = _rewrite(partition, plan, ops, register, anchored=mode == "inductor")
         tape = record_tape(partition)
-        diagnostics += judge_peak(joint, partition, plan, without=without, peak=peak_memory([tape]))
+        if variant == "policy":
+            diagnostics += judge_peak(joint, partition, plan, without=without, peak=peak_memory([tape]))
     needed = tuple(verdict.activation for verdict in plan.verdicts if verdict.fate != "skip")
     return RewrittenPair(joint, partition, plan, tape, needed, diagnostics)
 
@@ -160,7 +161,6 @@ def _plan(
     assert isinstance(schedule.prefetch, int), "auto is refused before capture"
     timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
-        policy,
         candidates,
         decisions,
         budget=limits.budget,

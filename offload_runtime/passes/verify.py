@@ -81,7 +81,7 @@ def verify_partition(
         *out.pairing_defects(),
         *back.pairing_defects(),
         *_forward_defects(forward.graph, out),
-        *_backward_defects(backward.graph, back),
+        *_backward_defects(back),
         *_crossing_defects(forward.graph, out, back, num_fwd_outputs),
         *_saved_value_defects(backward.graph, out, back, original.saved),
         *_place_defects(forward.graph, backward.graph, out, back, original),
@@ -184,7 +184,7 @@ def _releases_another(node: fx.Node, storage: Storage, out: _Transfers) -> bool:
     return node in out.waits and not any(argument in storage.nodes for argument in node.all_input_nodes)
 
 
-def _backward_defects(graph: fx.Graph, back: _Transfers) -> Iterable[Defect]:
+def _backward_defects(back: _Transfers) -> Iterable[Defect]:
     for start in back.starts:
         host = start.args[0]
         if not isinstance(host, fx.Node) or host.op != "placeholder":
