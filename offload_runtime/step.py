@@ -7,10 +7,21 @@ launch of the compute stream (an operator, or several that a compiler fuses).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from offload_runtime.compiler import Fate
 
-__all__ = ["Item", "Kernel", "LinkRates", "Move", "Recompute", "Region", "StepTrace"]
+__all__ = [
+    "Copy",
+    "Item",
+    "Kernel",
+    "LinkRates",
+    "Move",
+    "Recompute",
+    "Region",
+    "Simulation",
+    "StepTrace",
+]
 
 
 @dataclass(frozen=True)
@@ -112,3 +123,56 @@ class StepTrace:
     resident_bytes: int
     regions: tuple[Region, ...]
     items: tuple[Item, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One transfer as simulated. ``stall_ms`` is how long the compute stream stood still for it."""
+
+    item: str
+    direction: Literal["d2h", "h2d"]
+    num_bytes: int
+    start_ms: float
+    end_ms: float
+    stall_ms: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A step on three lanes (compute, D2H, H2D), with device and host memory.
+
+    ``starts_ms`` and ``ends_ms`` are those of each kernel, recomputation before it included in its duration.
+    ``device_bytes`` and ``host_bytes`` are what is allocated while each kernel runs.
+    """
+
+    starts_ms: tuple[float, ...]
+    ends_ms: tuple[float, ...]
+    copies: tuple[Copy, ...]
+    device_bytes: tuple[int, ...]
+    host_bytes: tuple[int, ...]
+
+    @property
+    def step_ms(self) -> float:
+        """From the first kernel's start to the last one's end."""
+        return self.ends_ms[-1] if self.ends_ms else 0.0
+
+    @property
+    def stall_ms(self) -> float:
+        """How long the compute stream stands still."""
+        return sum(copy.stall_ms for copy in self.copies)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak of device memory."""
+        return max(self.device_bytes, default=0)
+
+    @property
+    def peak_at(self) -> int:
+        """The first kernel at which device memory peaks."""
+        return self.device_bytes.index(self.peak_bytes) if self.device_bytes else 0
+
+    @property
+    def hidden_fraction(self) -> float | None:
+        """The share of copy time that does not stall the compute stream; None without copies."""
+        total = sum(copy.end_ms - copy.start_ms for copy in self.copies)
+        return max(0.0, 1 - self.stall_ms / total) if total else None
