@@ -92,9 +92,17 @@ def _check_test(document: Document, target: str | None, overrides: Overrides) ->
     return check_test_document(document)
 
 
+def _check_hardware(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+    # Only here, for the same reason.
+    from offload_runtime.hardware import read_hardware
+
+    return read_hardware(document).diagnostics
+
+
 CHECKS: Mapping[str, Callable[[Document, str | None, Overrides], tuple[Diagnostic, ...]]] = {
     "Policy": _check_policy,
     "PolicyTest": _check_test,
+    "HardwareProfile": _check_hardware,
 }
 
 

@@ -11,7 +11,7 @@ from offload_runtime.codes import CODES, FAMILIES, CodeEntry
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "offload_runtime"
-CODE = re.compile(r'"((?:YAML|POL|PTS|GRF|PLN|RUN|CLI|MOD)[0-9]{3})"')
+CODE = re.compile(r'"((?:YAML|POL|PTS|GRF|PLN|RUN|CLI|MOD|HWP)[0-9]{3})"')
 
 # Codes that no file can provoke, with the test that does.
 PROVOKED_ELSEWHERE = {
@@ -25,6 +25,7 @@ PROVOKED_ELSEWHERE = {
     "POL180": "test_judgement.py::test_a_rule_that_matches_nothing_is_an_error_that_lists_what_was_there",
     "POL181": "test_judgement.py::test_expect_matches_bounds_the_number_of_tensors",
     "POL182": "test_judgement.py::test_one_of_four_layers_with_expect_four_is_an_error",
+    "HWP801": "test_hardware.py::test_a_name_that_does_not_exist_is_told_the_closest_one",
     "POL183": "test_judgement.py::test_a_rule_that_decides_nothing_is_a_warning_that_names_the_shadower",
 }
 # Raised by the command line about test files; its own tests provoke them.
@@ -58,7 +59,7 @@ def test_every_entry_explains_itself(entry: CodeEntry) -> None:
 
 
 def test_every_code_about_files_has_a_negative_example() -> None:
-    families = tuple(code for code in CODES if code.startswith(("YAML", "POL", "PTS")))
+    families = tuple(code for code in CODES if code.startswith(("YAML", "POL", "PTS", "HWP")))
     shown = {path.stem.split("-")[0] for path in (ROOT / "tests/examples/negative").glob("*.yaml")}
     assert sorted(set(families) - shown - set(PROVOKED_ELSEWHERE) - OF_THE_COMMAND_LINE) == []
     assert sorted(shown & set(PROVOKED_ELSEWHERE)) == []

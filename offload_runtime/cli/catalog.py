@@ -68,6 +68,43 @@ def policies_catalog() -> Catalog:
     return _named("policy", [(name, load_policy(name).policy.summary) for name in shipped_policies()])
 
 
+def hardware_catalog() -> Catalog:
+    """List the shipped hardware profiles with their figures and the sources of those."""
+    from offload_runtime.hardware import list_hardware
+
+    profiles = list_hardware()
+    shown = ("device.memory", "link.d2h", "link.h2d", "device.matmul_bfloat16", "host.memory")
+    return Catalog(
+        entries=tuple(
+            {
+                "name": profile.name,
+                "summary": profile.summary,
+                "figures": [
+                    {"figure": f.key, "value": f.value, "unit": f.unit, "source": f.source}
+                    for f in profile.figures
+                ],
+            }
+            for profile in profiles
+        ),
+        columns=(
+            Column("hardware"),
+            *(
+                Column(title, "right")
+                for title in ("memory", "D2H", "H2D", "bfloat16 in theory", "host memory")
+            ),
+            Column("summary"),
+        ),
+        cells=tuple(
+            (
+                profile.name,
+                *("" if figure is None else str(figure) for figure in map(profile.figure, shown)),
+                profile.summary,
+            )
+            for profile in profiles
+        ),
+    )
+
+
 def _named(title: str, listed: list[tuple[str, str]]) -> Catalog:
     return Catalog(
         entries=tuple({"name": name, "summary": summary} for name, summary in listed),
@@ -77,15 +114,20 @@ def _named(title: str, listed: list[tuple[str, str]]) -> Catalog:
 
 
 CATALOGS: Mapping[str, Callable[[], Catalog]] = MappingProxyType(
-    {"models": models_catalog, "op-classes": op_classes_catalog, "policies": policies_catalog}
+    {
+        "hardware": hardware_catalog,
+        "models": models_catalog,
+        "op-classes": op_classes_catalog,
+        "policies": policies_catalog,
+    }
 )
 
 
-@click.command(short_help="List built-in models, op classes or policies.")
+@click.command(short_help="List hardware profiles, built-in models, op classes or policies.")
 @click.argument("what", type=click.Choice(sorted(CATALOGS)), metavar="|".join(sorted(CATALOGS)))
 @format_option()
 def command(what: str) -> Outcome:
-    """List the built-in models, the op classes or the shipped policies.
+    """List the hardware profiles, the built-in models, the op classes or the shipped policies.
 
     \b
     Example:

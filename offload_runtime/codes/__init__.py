@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from offload_runtime.codes import capture, models, plan, policy, policy_tests, reading, runtime, usage
+from offload_runtime.codes import (
+    capture,
+    hardware,
+    models,
+    plan,
+    policy,
+    policy_tests,
+    reading,
+    runtime,
+    usage,
+)
 from offload_runtime.codes.entry import CodeEntry
 
 __all__ = ["CODES", "FAMILIES", "CodeEntry"]
@@ -23,6 +33,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "RUN": "running",
         "CLI": "usage",
         "MOD": "models and comparisons",
+        "HWP": "hardware profiles",
     }
 )
 
@@ -44,5 +55,6 @@ CODES: Mapping[str, CodeEntry] = _table(
         runtime.CODES,
         usage.CODES,
         models.CODES,
+        hardware.CODES,
     )
 )

@@ -44,6 +44,7 @@ def _loaded(*args: str) -> tuple[int, set[str]]:
         ["list", "models"],
         ["list", "policies"],
         ["list", "op-classes"],
+        ["list", "hardware"],
         ["apply", "--help"],
         ["explain", "--help"],
     ],
