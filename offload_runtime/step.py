@@ -62,7 +62,8 @@ class Item:
     ``created`` is the kernel that allocates it, ``ready`` the kernel after which it is complete (a copy may start),
     ``last_forward_use`` the last forward kernel that reads it; ``first_backward_use`` and ``last_backward_use`` the
     first and last backward kernel. ``moved_bytes`` cross the link in each direction when it is offloaded.
-    ``fates`` are those permitted, ``save`` among them or not. ``sources`` is the number of copies one offload makes.
+    ``fates`` are those permitted, ``save`` among them or not. ``num_copies`` is the number of copies one offload
+    makes in each direction, each with its own start-up time.
     """
 
     name: str
@@ -83,7 +84,7 @@ class LinkRates:
     """The link between device and host: bytes per millisecond in each direction, and the start-up time of a copy.
 
     ``duplex_share`` is the part of each direction's rate that is left while both directions are busy (1.0: full
-    duplex). ``contention`` is the share by which kernels slow down while any copy runs.
+    duplex). ``contention`` is the share by which a kernel takes longer while any copy runs (0.06: 6 % longer).
     """
 
     d2h_bytes_per_ms: float
@@ -99,7 +100,8 @@ class Move:
 
     The copy to the host may start when kernel ``copy_after`` is done. After kernel ``release_after`` (a forward
     kernel) the compute stream waits for it and the storage is freed. The reload is issued, and its memory taken,
-    before kernel ``reload_before``, and waited for before kernel ``use_before``.
+    before kernel ``reload_before`` (a backward kernel), and waited for before kernel ``use_before``. Each direction
+    is a queue: to the host by (``copy_after``, ``item``), to the device by (``reload_before``, ``use_before``, ``item``).
     """
 
     item: int

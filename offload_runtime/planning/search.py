@@ -1,0 +1,159 @@
+"""Decide save, recompute and offload together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from offload_runtime.compiler import Fate
+from offload_runtime.planning.bound import relaxed_or_none
+from offload_runtime.planning.evaluation import Evaluator, Plan, untouched
+from offload_runtime.planning.exact import MAX_ITEMS, exact_least_time, undecided
+from offload_runtime.planning.floor import floor_fates, holders_at, infeasible
+from offload_runtime.planning.improvement import improve
+from offload_runtime.planning.lifetimes import Problem
+from offload_runtime.planning.limits import Infeasible, Limits
+from offload_runtime.planning.relaxation import Relaxed
+from offload_runtime.planning.rounding import repair, rounded
+from offload_runtime.step import LinkRates, Move, Simulation, StepTrace
+
+__all__ = ["PlannedStep", "plan_fates"]
+
+_NUM_EVALUATIONS = 1500
+_NUM_EVALUATIONS_PER_LIMIT = 150
+_PEAK_SHIFT = 12
+_TIME_TOLERANCE_MS = 1e-6
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """The decision, one fate per item and one move per offloaded item, as simulated.
+
+    ``bound_ms`` is a step time that no plan can beat under the same limits, and ``bound_bytes`` a peak, each where it
+    was minimised and None otherwise, without scipy, or where nothing had to be done. ``gap`` is how far the plan is
+    above its bound, as a share of it.
+    """
+
+    fates: tuple[Fate, ...]
+    moves: tuple[Move, ...]
+    simulation: Simulation
+    bound_ms: float | None = None
+    bound_bytes: float | None = None
+    gap: float | None = None
+
+
+def plan_fates(
+    trace: StepTrace,
+    link: LinkRates,
+    *,
+    device_limit: int | None = None,
+    max_step_ms: float | None = None,
+    host_limit: int | None = None,
+    budget: int | None = None,
+) -> PlannedStep:
+    """Choose the fate of every item, and place its copies.
+
+    With ``device_limit`` (bytes) the step time is minimised under it; with ``max_step_ms`` alone the peak is minimised
+    within it; with both, the step time; with neither, the step time, which leaves everything where it is. Ties go to
+    fewer moved bytes, then to fewer recomputed items. ``host_limit`` bounds the bytes on the host at any kernel,
+    ``budget`` the sum of ``moved_bytes``. Up to ten items with a choice the result is exact (for the placement in
+    :mod:`offload_runtime.planning.placement`), above it is within ``gap``. Deterministic. Raises
+    :class:`offload_runtime.planning.limits.Infeasible`.
+    """
+    problem = Problem.of(trace, link)
+    limits = Limits(device_limit, max_step_ms, host_limit, budget)
+    if device_limit is None and max_step_ms is not None:
+        return _least_peak(problem, limits)
+    found = _least_time(problem, limits, _NUM_EVALUATIONS)
+    if found is None:
+        raise infeasible(problem, limits, None)
+    plan, relaxed = found
+    if max_step_ms is not None and plan.simulation.step_ms > max_step_ms + _TIME_TOLERANCE_MS:
+        raise _out_of_time(problem, limits, plan)
+    bound_ms = None if relaxed is None else relaxed.step_ms
+    gap = _gap(plan.simulation.step_ms, bound_ms)
+    return PlannedStep(plan.fates, plan.moves, plan.simulation, bound_ms=bound_ms, gap=gap)
+
+
+def _gap(reached: float, bound: float | None) -> float | None:
+    return max(0.0, (reached - bound) / bound) if bound else None
+
+
+def _least_time(
+    problem: Problem, limits: Limits, num_evaluations: int, start: Sequence[Fate] | None = None
+) -> tuple[Plan, Relaxed | None] | None:
+    """Return the fastest plan found under the device limit, with the relaxation; None where nothing fits.
+
+    ``start`` are fates to begin with, if they are better than those of the relaxation.
+    """
+    limits = replace(limits, step_ms=None)
+    evaluator = Evaluator(problem, limits)
+    plan = evaluator.plan(untouched(problem))
+    if plan.score[0] == 0 and not plan.moves and not plan.score[3]:
+        return plan, None
+    relaxed = relaxed_or_none(problem, limits)
+    if len(undecided(problem)) <= MAX_ITEMS:
+        fates = exact_least_time(evaluator)
+        return None if fates is None else (evaluator.plan(fates), relaxed)
+    starts = [untouched(problem)]
+    if relaxed is not None:
+        starts.insert(0, rounded(problem, relaxed))
+    if start is not None:
+        starts.append(tuple(start))
+    fitting = [fixed for fates in starts if (fixed := repair(evaluator, fates)) is not None]
+    if not fitting:
+        lowest = floor_fates(problem, limits)
+        if lowest is None or evaluator.excess(lowest):
+            return None
+        fitting = [lowest]
+    best = improve(evaluator, min(fitting, key=evaluator.score), num_evaluations=num_evaluations)
+    return evaluator.plan(best), relaxed
+
+
+def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
+    """Return the plan with the lowest device limit whose fastest plan keeps to the step time.
+
+    The limit is found by bisection between the bound (or the floor) and the peak of the best plan so far.
+    """
+    assert limits.step_ms is not None
+    exact = len(undecided(problem)) <= MAX_ITEMS
+    fastest = _least_time(problem, limits, _NUM_EVALUATIONS)
+    if fastest is None:
+        raise infeasible(problem, limits, None)
+    best = fastest[0]
+    if best.simulation.step_ms > limits.step_ms + _TIME_TOLERANCE_MS:
+        raise _out_of_time(problem, limits, best)
+    relaxed = relaxed_or_none(problem, limits, least_peak=True)
+    lowest = floor_fates(problem, limits)
+    floor_bytes = 0 if lowest is None else Evaluator(problem, limits).plan(lowest).simulation.peak_bytes
+    low = max(int(relaxed.peak_bytes) if relaxed is not None else 0, floor_bytes if exact else 0) - 1
+    num_evaluations = _NUM_EVALUATIONS_PER_LIMIT
+    resolution = max(1, best.simulation.peak_bytes >> (30 if exact else _PEAK_SHIFT))
+    step_bytes = resolution
+    high = best.simulation.peak_bytes
+    # The bound is close: feel the way up from it, then bisect.
+    while high - low > resolution:
+        limit = min(low + step_bytes, (low + high) // 2) if step_bytes else (low + high) // 2
+        found = _least_time(problem, replace(limits, device=limit), num_evaluations, best.fates)
+        if found is not None and found[0].simulation.step_ms <= limits.step_ms + _TIME_TOLERANCE_MS:
+            best, high, step_bytes = found[0], min(limit, found[0].simulation.peak_bytes), 0
+        else:
+            low, step_bytes = limit, step_bytes * 4
+    bound_bytes = None if relaxed is None else relaxed.peak_bytes
+    gap = _gap(best.simulation.peak_bytes, bound_bytes)
+    return PlannedStep(best.fates, best.moves, best.simulation, bound_bytes=bound_bytes, gap=gap)
+
+
+def _out_of_time(problem: Problem, limits: Limits, fastest: Plan) -> Infeasible:
+    """Return both floors: the least step time under the device limit, the least peak within the step time."""
+    floor_ms = fastest.simulation.step_ms
+    fates = fastest.fates
+    simulation = fastest.simulation
+    if limits.device is not None:
+        try:
+            lowest = _least_peak(problem, replace(limits, device=None))
+        except Infeasible as stricter:  # the step time cannot hold, whatever the memory
+            return stricter
+        fates, simulation = lowest.fates, lowest.simulation
+    kernel = simulation.peak_at
+    return Infeasible(simulation.peak_bytes, kernel, holders_at(problem, fates, kernel), floor_ms)
