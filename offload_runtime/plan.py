@@ -6,6 +6,8 @@ can be printed, compared and hashed. Limits never appear here; the planner has a
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,6 +98,39 @@ class OffloadPlan:
     policy_hash: str
     verdicts: tuple[TensorVerdict, ...]
     transfers: tuple[Transfer, ...]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, in hexadecimal, over what the plan does: the same in every process that plans the same.
+
+        Tensors go by operator, module, layer and bytes, copies by bytes and places. Names of nodes (which a tracer
+        may number differently), reasons and the policy's own hash (new in each process for a Python callable) stay
+        out of it.
+        """
+        activations = [
+            (
+                v.activation.op,
+                v.activation.module,
+                v.activation.layer,
+                v.activation.num_bytes,
+                v.fate,
+                v.moved_bytes,
+            )
+            for v in self.verdicts
+        ]
+        copies = [
+            (
+                transfer.source.num_bytes,
+                len(transfer.source.views),
+                transfer.copy_after,
+                transfer.release_after,
+                transfer.reload_before,
+                transfer.use_before,
+            )
+            for transfer in self.transfers
+        ]
+        canonical = json.dumps({"activations": activations, "copies": copies}, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
 
     @property
     def planned_bytes(self) -> int:

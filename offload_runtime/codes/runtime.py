@@ -108,4 +108,13 @@ CODES = (
         "checkpoint(compiled_model, x, use_reentrant=False)",
         "compiled_model(x)",
     ),
+    CodeEntry(
+        "RUN530",
+        "error",
+        "ranks made different plans",
+        "Ranks that run one graph have to offload the same tensors at the same places, or each waits for the slowest "
+        "of the others at the next collective.",
+        "Give every rank the same policy, torch version, hardware profile and input shapes; the finding names the "
+        "ranks and the hashes of their plans.",
+    ),
 )
