@@ -12,6 +12,7 @@ from offload_runtime.codes import (
     capture,
     hardware,
     models,
+    pictures,
     plan,
     policy,
     policy_tests,
@@ -55,6 +56,7 @@ CODES: Mapping[str, CodeEntry] = _table(
         runtime.CODES,
         usage.CODES,
         models.CODES,
+        pictures.CODES,
         hardware.CODES,
     )
 )
