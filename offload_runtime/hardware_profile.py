@@ -41,6 +41,7 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 FIGURES: Mapping[str, str] = MappingProxyType(
     {
         "device.memory": "size",
+        "device.workspace": "size",
         "device.hbm_rate": "rate",
         "device.hbm_reachable_share": "share",
         "device.matmul_bfloat16": "compute",
@@ -49,6 +50,7 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "device.matmul_tfloat32": "compute",
         "device.matmul_float8": "compute",
         "device.matmul_reachable_share": "share",
+        "device.grouped_matmul_share": "share",
         "device.attention_forward_share": "share",
         "device.attention_backward_share": "share",
         "device.kernel_launch": "time",
@@ -155,6 +157,11 @@ class HardwareProfile:
         return round(self._required("device.memory"))
 
     @property
+    def workspace_bytes(self) -> int:
+        """Device memory that libraries (cuBLAS, cuDNN) hold throughout; 0 where nothing is known."""
+        return round(self._amount("device.workspace") or 0)
+
+    @property
     def hbm_bytes_per_ms(self) -> float | None:
         """Rate at which kernels reach device memory, in bytes per millisecond."""
         rate = self._amount("device.hbm_rate")
@@ -173,6 +180,11 @@ class HardwareProfile:
         """
         rate = self._theoretical(dtype)
         return None if rate is None else rate * self._share("device.matmul_reachable_share")
+
+    @property
+    def grouped_matmul_share(self) -> float:
+        """Rate of grouped matmuls (experts) as a share of that of large ones; 1 where nothing is known."""
+        return self._amount("device.grouped_matmul_share") or 1.0
 
     def attention_flops_per_ms(self, dtype: str, *, backward: bool = False) -> float | None:
         """Return the FLOP per millisecond that fused attention reaches; None where nothing is known.

@@ -31,26 +31,6 @@ _SECTIONS_NOT_HONOURED = tuple(
         ("parameters", lambda policy: policy.parameters is not None),
     )
 )
-_PLANNER_NEEDED = (
-    RefusedClause(
-        "schedule.select",
-        lambda policy: policy.schedule.select == "planned",
-        "select: planned is not available yet",
-        "write select: largest_first",
-    ),
-    RefusedClause(
-        "schedule.defer",
-        lambda policy: policy.schedule.defer == "auto",
-        "defer: auto needs the planner, which is not available yet",
-        "give a number of layers",
-    ),
-    RefusedClause(
-        "schedule.prefetch",
-        lambda policy: policy.schedule.prefetch == "auto",
-        "prefetch: auto needs the planner, which is not available yet",
-        "give a number of layers",
-    ),
-)
 _ACTIVATIONS_NEEDED = (
     RefusedClause(
         "name",
@@ -59,7 +39,7 @@ _ACTIVATIONS_NEEDED = (
         "add activations: {default: auto}",
     ),
 )
-_RUNTIME = _SECTIONS_NOT_HONOURED + _PLANNER_NEEDED + _ACTIVATIONS_NEEDED
+_RUNTIME = _SECTIONS_NOT_HONOURED + _ACTIVATIONS_NEEDED
 
 TARGETS: Mapping[str, tuple[RefusedClause, ...]] = MappingProxyType({"graph": _RUNTIME, "inductor": _RUNTIME})
 

@@ -31,4 +31,21 @@ CODES = (
         "nothing is wrong where memory suffices.",
         "Raise limits.budget or lower schedule.keep_last, if more is to be offloaded.",
     ),
+    CodeEntry(
+        "PLN411",
+        "error",
+        "a hardware profile lacks a figure that planning needs",
+        "Predicted times come from the rates of the device; without that of its memory there is none.",
+        "Add the figure to the profile, with its source, or choose another profile (offload list hardware).",
+    ),
+    CodeEntry(
+        "PLN412",
+        "error",
+        "no plan keeps to the limits",
+        "Whatever is recomputed or offloaded, device memory stays above limits.device_peak, or the step takes longer "
+        "than limits.step_overhead allows. The finding names the floor, where it sits and what holds it there.",
+        "Raise the limit, let more tensors be recomputed or offloaded, or shorten batch or sequence.",
+        "limits: {device_peak: 1GiB}",
+        "limits: {device_peak: 60GiB}",
+    ),
 )

@@ -84,9 +84,9 @@ CODES = (
     CodeEntry(
         "RUN521",
         "error",
-        "an option that needs the planner",
-        "Options are honoured or refused, never ignored; a hardware profile means something to the planner only.",
-        "Leave the option out.",
+        "an option that is no hardware profile",
+        "The option hardware takes the name of a shipped profile, the path of one, a mapping or a HardwareProfile.",
+        "Give one of these; `offload list hardware` names the shipped ones.",
     ),
     CodeEntry(
         "RUN522",
@@ -107,6 +107,16 @@ CODES = (
         "Put the checkpoint inside the region, or drop it and let the policy recompute.",
         "checkpoint(compiled_model, x, use_reentrant=False)",
         "compiled_model(x)",
+    ),
+    CodeEntry(
+        "RUN524",
+        "error",
+        "planning by time on unknown hardware",
+        "select: planned, defer: auto and prefetch: auto place copies by predicted times, which come from a hardware "
+        "profile; the device in use has none.",
+        "Name a profile (options={\"hardware\": ...} or --hardware), or write largest_first with numbers of layers.",
+        "schedule: {select: planned}",
+        "schedule: {select: largest_first, defer: 8, prefetch: 2}",
     ),
     CodeEntry(
         "RUN530",

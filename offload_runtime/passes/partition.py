@@ -6,6 +6,7 @@ The only module that names ``torch._functorch.partitioners``; both functions are
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch._functorch import partitioners
 
 from offload_runtime.graph.storages import tensor_of
 
-__all__ = ["Partition", "Saved", "Splitter", "partition_pass", "read_partition"]
+__all__ = ["Partition", "Saved", "Splitter", "copy_graph", "partition_pass", "read_partition"]
 
 Splitter = Literal["min_cut", "save_everything"]
 
@@ -37,6 +38,16 @@ class Partition:
     backward: fx.GraphModule
     num_fwd_outputs: int
     saved: tuple[Saved, ...]
+
+
+def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a graph that passes may change; the values of its nodes (fake tensors) are shared."""
+    graph = fx.Graph()
+    result = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    assert isinstance(result, tuple), "a captured graph ends in an output"
+    value, output = result
+    graph.output(value).meta = copy.copy(output.meta)
+    return fx.GraphModule(gm, graph)
 
 
 def partition_pass(

@@ -1,6 +1,6 @@
 """From a joint graph and a policy to a rewritten, verified forward-backward pair.
 
-    JointGraph -> judge -> tag -> partition -> candidates -> plan -> offload, reload -> verify
+    JointGraph -> judge -> select (tag, partition, plan) -> offload, reload -> verify
 
 The same way for every capture and both modes. A ``reference`` run stops before the rewrite: the same partition with
 each offload replaced by save. A ``baseline`` run has no policy: in mode ``graph`` everything is saved, in mode
@@ -10,45 +10,38 @@ each offload replaced by save. A ``baseline`` run has no policy: in mode ``graph
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Decision, SavedActivation
-from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.errors import Diagnostic
 from offload_runtime.graph.joint import (
     JointGraph,
     ModelNames,
     forward_activations,
-    origin_of,
     read_joint_graph,
 )
 from offload_runtime.graph.storages import tensor_of
-from offload_runtime.passes.candidates import (
-    SavedStorage,
-    collect_candidates,
-    count_replayed_views,
-    read_timeline,
-    saved_storages,
-)
-from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
-from offload_runtime.passes.partition import Partition, partition_pass
-from offload_runtime.passes.tag import (
-    JudgedStorage,
-    keep_overwritten_pass,
-    recompute_obstacle,
-    tag_activations_pass,
+from offload_runtime.passes.partition import Partition, copy_graph, partition_pass
+from offload_runtime.passes.selection import (
+    Selected,
+    Setting,
+    select_largest_first,
+    select_planned,
+    split_without_policy,
 )
+from offload_runtime.passes.tag import JudgedStorage, keep_overwritten_pass
 from offload_runtime.passes.tape import record_tape
+from offload_runtime.passes.verdicts import collect_verdicts
 from offload_runtime.passes.verify import read_original, verify_partition
-from offload_runtime.plan import Candidate, OffloadPlan, TensorVerdict, TransferSource, Variant
-from offload_runtime.planner import plan_largest_first, schedule_transfers
+from offload_runtime.plan import OffloadPlan, TransferSource, Variant
 from offload_runtime.simulator import Tape, peak_memory
 
-__all__ = ["JointInputs", "RewrittenPair", "rewrite_joint"]
+__all__ = ["JointInputs", "PlannedPair", "RewrittenPair", "plan_joint", "rewrite_joint"]
 
 
 @dataclass(frozen=True)
@@ -62,15 +55,90 @@ class JointInputs:
 
 
 @dataclass(frozen=True)
+class PlannedPair:
+    """A partitioned pair with its plan, not rewritten yet: nothing of it has an effect."""
+
+    joint: JointGraph
+    selected: Selected
+    plan: OffloadPlan
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def judged_activations(self) -> tuple[SavedActivation, ...]:
+        """What the policy decided on."""
+        return tuple(verdict.activation for verdict in self.plan.verdicts if verdict.fate != "skip")
+
+
+@dataclass(frozen=True)
 class RewrittenPair:
     """A forward-backward pair ready to compile, with the plan it carries out and the memory it will take."""
 
-    joint: JointGraph
+    planned: PlannedPair
     partition: Partition
-    plan: OffloadPlan
     tape: Tape
-    judged_activations: tuple[SavedActivation, ...]
     diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def joint(self) -> JointGraph:
+        """The joint graph that was split."""
+        return self.planned.joint
+
+    @property
+    def plan(self) -> OffloadPlan:
+        """The plan that the pair carries out."""
+        return self.planned.plan
+
+
+def plan_joint(
+    gm: fx.GraphModule,
+    inputs: JointInputs,
+    *,
+    policy: CompiledPolicy,
+    mode: str,
+    variant: Variant,
+    setting: Setting | None = None,
+) -> PlannedPair:
+    """Split an AOTAutograd joint graph under ``policy`` and plan its transfers.
+
+    ``setting`` None is one of which nothing but the policy's limits is known. Raises RefusedError where a ``must`` rule,
+    or a limit, cannot hold.
+    """
+    setting = setting or Setting(policy.policy.limits)
+    gm.graph.eliminate_dead_code()
+    is_planned = variant != "baseline" and policy.policy.schedule.select == "planned"
+    trial = copy_graph(gm) if is_planned else None
+    joint, judged = _read(gm, inputs, policy, variant)
+    splitter = "save_everything" if variant == "baseline" and mode == "graph" else "min_cut"
+
+    def split(module: fx.GraphModule) -> Partition:
+        return partition_pass(
+            module,
+            inputs.example_inputs,
+            num_fwd_outputs=inputs.num_fwd_outputs,
+            static_input_indices=inputs.static_input_indices,
+            splitter=splitter,  # type: ignore[arg-type]  # one of the two literals above
+        )
+
+    if variant == "baseline":
+        keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
+        selected = split_without_policy(joint, judged, split, mode=mode, setting=setting)
+        return PlannedPair(joint, selected, _plan_of(joint, policy, judged, selected), ())
+    if trial is not None:
+        selected = select_planned(
+            joint,
+            judged,
+            _read(trial, inputs, policy, variant),
+            policy,
+            split,
+            mode=mode,
+            setting=setting,
+        )
+    else:
+        selected = select_largest_first(joint, judged, policy, split, mode=mode, setting=setting)
+    plan = _plan_of(joint, policy, judged, selected)
+    decisions = [item.judged.decision or Decision("auto", source="default") for item in selected.stored]
+    diagnostics = judge_empty_plan(plan, decisions, selected.reasons) if variant == "policy" else ()
+    return PlannedPair(joint, selected, plan, diagnostics)
 
 
 def rewrite_joint(
@@ -82,12 +150,29 @@ def rewrite_joint(
     variant: Variant,
     ops: TransferOps,
     register: Callable[[TransferSource], int],
+    setting: Setting | None = None,
 ) -> RewrittenPair:
     """Apply ``policy`` to an AOTAutograd joint graph and split it.
 
-    ``register`` gives the runtime's key for a transfer. Raises RefusedError where a ``must`` rule cannot hold.
+    ``register`` gives the runtime's key for a transfer. Raises RefusedError as `plan_joint` does.
     """
-    gm.graph.eliminate_dead_code()
+    planned = plan_joint(gm, inputs, policy=policy, mode=mode, variant=variant, setting=setting)
+    partition, diagnostics = planned.selected.partition, planned.diagnostics
+    fused = mode == "inductor"
+    tape = record_tape(partition, fused=fused)
+    if variant == "policy" or (variant == "reference" and ops.keeps_on_device):
+        without = peak_memory([tape])
+        partition = _rewrite(partition, planned.plan, ops, register, anchored=fused)
+        tape = record_tape(partition, fused=fused)
+        if variant == "policy":
+            peak = peak_memory([tape])
+            diagnostics += judge_peak(planned.joint, partition, planned.plan, without=without, peak=peak)
+    return RewrittenPair(planned, partition, tape, diagnostics)
+
+
+def _read(
+    gm: fx.GraphModule, inputs: JointInputs, policy: CompiledPolicy, variant: Variant
+) -> tuple[JointGraph, list[JudgedStorage]]:
     activations = policy.policy.activations
     joint = read_joint_graph(
         gm,
@@ -96,30 +181,13 @@ def rewrite_joint(
         layers_of=activations.layers_of if activations is not None else None,
         names=inputs.names,
     )
-    judged = _judge(joint, policy, variant)
-    if variant != "baseline":
-        tag_activations_pass(gm, inputs.example_inputs, joint=joint, judged=judged)
-    else:
-        keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
-    partition = partition_pass(
-        gm,
-        inputs.example_inputs,
-        num_fwd_outputs=inputs.num_fwd_outputs,
-        static_input_indices=inputs.static_input_indices,
-        splitter="save_everything" if variant == "baseline" and mode == "graph" else "min_cut",
-    )
-    stored = saved_storages(partition, judged)
-    candidates = collect_candidates(joint, partition, stored)
-    plan, diagnostics = _plan(joint, partition, policy, judged, stored, candidates, variant)
-    tape = record_tape(partition)
-    if variant == "policy" or ops.keeps_on_device:
-        without = peak_memory([tape])
-        partition = _rewrite(partition, plan, ops, register, anchored=mode == "inductor")
-        tape = record_tape(partition)
-        if variant == "policy":
-            diagnostics += judge_peak(joint, partition, plan, without=without, peak=peak_memory([tape]))
-    needed = tuple(verdict.activation for verdict in plan.verdicts if verdict.fate != "skip")
-    return RewrittenPair(joint, partition, plan, tape, needed, diagnostics)
+    return joint, _judge(joint, policy, variant)
+
+
+def _plan_of(
+    joint: JointGraph, policy: CompiledPolicy, judged: Sequence[JudgedStorage], selected: Selected
+) -> OffloadPlan:
+    return OffloadPlan(policy.hash, collect_verdicts(joint, policy, judged, selected), selected.transfers)
 
 
 def _judge(joint: JointGraph, policy: CompiledPolicy, variant: Variant) -> list[JudgedStorage]:
@@ -144,124 +212,6 @@ def _parameter_derived(joint: JointGraph) -> set[str]:
         ):
             derived.add(node.name)
     return derived
-
-
-def _plan(
-    joint: JointGraph,
-    partition: Partition,
-    policy: CompiledPolicy,
-    judged: Sequence[JudgedStorage],
-    stored: Sequence[SavedStorage],
-    candidates: Sequence[Candidate],
-    variant: Variant,
-) -> tuple[OffloadPlan, tuple[Diagnostic, ...]]:
-    decisions = [item.judged.decision or Decision("auto", source="default") for item in stored]
-    limits, schedule = policy.policy.limits, policy.policy.schedule
-    assert isinstance(schedule.defer, int), "auto is refused before capture"
-    assert isinstance(schedule.prefetch, int), "auto is refused before capture"
-    timeline = read_timeline(joint, partition)
-    selection = plan_largest_first(
-        candidates,
-        decisions,
-        budget=limits.budget,
-        keep_last=schedule.keep_last,
-        num_layers=joint.layers.num_layers,
-        timeline=timeline,
-    )
-    transfers = schedule_transfers(
-        [candidates[index] for index in selection.chosen],
-        timeline,
-        defer=schedule.defer,
-        prefetch=schedule.prefetch,
-    )
-    chosen = set(selection.chosen)
-    verdicts = [
-        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, partition))
-        if index in chosen
-        else _kept(item.judged, candidate, selection.reasons[index], joint.mutated)
-        for index, (item, candidate) in enumerate(zip(stored, candidates, strict=True))
-    ]
-    saved_names = {node.name for item in stored for node in item.judged.storage.nodes}
-    verdicts += _recomputed(partition, judged, saved_names)
-    verdicts += foreign_verdicts(joint, partition, policy) if variant != "baseline" else []
-    order = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
-    verdicts.sort(key=lambda verdict: order.get(verdict.activation.name, 0))
-    broken = [finding for item in verdicts for finding in _broken_must(item, policy, variant)]
-    if broken:
-        raise RefusedError(*broken)
-    plan = OffloadPlan(policy.hash, tuple(verdicts), transfers if variant != "baseline" else ())
-    return plan, judge_empty_plan(plan, decisions, selection.reasons) if variant == "policy" else ()
-
-
-def _offloaded(judged: JudgedStorage, candidate: Candidate, num_views: int) -> TensorVerdict:
-    assert judged.decision is not None, "only what a policy decided on is offloaded"
-    rule = judged.decision.decided_by
-    replay = f"; {num_views} view{'s' if num_views > 1 else ''} replayed" if num_views else ""
-    return TensorVerdict(
-        judged.activation, "offload", rule, f"offloaded{replay}", candidate.moved_bytes, num_views
-    )
-
-
-def _kept(
-    judged: JudgedStorage, candidate: Candidate, reason: str | None, mutated: frozenset[str]
-) -> TensorVerdict:
-    decision = judged.decision
-    if decision is None:
-        return TensorVerdict(judged.activation, "skip", None, _foreign_reason(candidate))
-    rule = decision.decided_by
-    if decision.action == "auto":
-        return TensorVerdict(judged.activation, "save", rule, "auto: torch's partitioner saves it")
-    if decision.action == "recompute":
-        obstacle = recompute_obstacle(judged.storage, mutated) or "torch's partitioner kept it"
-        return TensorVerdict(judged.activation, "save", rule, f"not recomputed: {obstacle}")
-    if decision.action == "offload":
-        return TensorVerdict(judged.activation, "save", rule, f"not offloaded: {reason}")
-    return TensorVerdict(judged.activation, "save", rule, "saved")
-
-
-def _foreign_reason(candidate: Candidate) -> str:
-    return candidate.obstacle if candidate.obstacle is not None else "parameter: computed from weights alone"
-
-
-def _recomputed(
-    partition: Partition, judged: Sequence[JudgedStorage], saved_names: set[str]
-) -> list[TensorVerdict]:
-    computed = {origin_of(node) for node in partition.backward.graph.nodes if node.op == "call_function"}
-    verdicts = []
-    for item in judged:
-        names = {node.name for node in item.storage.nodes}
-        if item.decision is None or names & saved_names or not names & computed:
-            continue
-        wanted = item.decision.action
-        reason = (
-            "recomputed"
-            if wanted == "recompute"
-            else f"{wanted}: backward needs it only by way of a cheaper one"
-        )
-        if wanted == "auto":
-            reason = "auto: torch's partitioner recomputes it"
-        verdicts.append(TensorVerdict(item.activation, "recompute", item.decision.decided_by, reason))
-    return verdicts
-
-
-def _broken_must(verdict: TensorVerdict, policy: CompiledPolicy, variant: Variant) -> list[Diagnostic]:
-    if verdict.rule is None or variant == "baseline":
-        return []
-    decision = policy.decide(verdict.activation)
-    if not decision.must or decision.action == verdict.fate:
-        return []
-    rule = next((rule for rule in policy.policy.rules if rule.name == decision.rule), None)
-    activation = verdict.activation
-    where = f"{activation.name} ({activation.op} in {activation.module or 'the root module'})"
-    diagnostic = Diagnostic(
-        "PLN401",
-        "error",
-        f"rule {decision.decided_by!r} must {decision.action} {where}, but it cannot: {verdict.reason}",
-        hint="drop `must: true`, exclude this tensor from the rule, or raise the limit that stands in the way",
-    )
-    if rule is None:
-        return [diagnostic]
-    return [replace(diagnostic, file=rule.span.file, line=rule.span.line, column=rule.span.column)]
 
 
 def _rewrite(

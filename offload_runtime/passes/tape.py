@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
+from offload_runtime.graph.kernels import group_kernels
 from offload_runtime.graph.storages import Storage, find_storages, tensor_of
 from offload_runtime.passes.partition import Partition
 from offload_runtime.simulator import Allocation, Tape
@@ -11,8 +12,10 @@ from offload_runtime.simulator import Allocation, Tape
 __all__ = ["record_tape"]
 
 
-def record_tape(partition: Partition) -> Tape:
+def record_tape(partition: Partition, *, fused: bool = False) -> Tape:
     """Return the device allocations of one forward-backward, by storage.
+
+    Where a compiler fuses, what stays inside one kernel allocates nothing.
 
     What forward returns to the caller, and the gradients that backward returns, stay alive to the end.
     """
@@ -29,11 +32,12 @@ def record_tape(partition: Partition) -> Tape:
     }
     position = {node: index for index, node in enumerate(forward)}
     back_position = {node: index for index, node in enumerate(backward)}
+    inside = _stays_in_kernel(forward) | _stays_in_kernel(backward) if fused else set()
     resident = 0
     allocations: list[Allocation] = []
     kept: set[str] = set()
     for storage in find_storages(forward):
-        if _is_host(storage):
+        if _is_host(storage) or storage.base in inside:
             continue
         if storage.is_input:
             resident += storage.num_bytes
@@ -49,6 +53,8 @@ def record_tape(partition: Partition) -> Tape:
     known_inputs = {saved.backward.name for saved in partition.saved}
     for storage in find_storages(backward):
         base = storage.base
+        if base in inside:
+            continue
         if (base.op == "placeholder" and (base.name in known_inputs or base.name in kept)) or _is_host(
             storage
         ):
@@ -57,6 +63,12 @@ def record_tape(partition: Partition) -> Tape:
         last = max(storage.reads, default=first)
         allocations.append(Allocation(base.name, storage.num_bytes, num_forward + first, num_forward + last))
     return Tape(num_forward, num_backward, resident, tuple(allocations))
+
+
+def _stays_in_kernel(nodes: list[fx.Node]) -> set[fx.Node]:
+    """Return the tensors that begin a storage which no kernel leaves in memory."""
+    written = {storage.base for storage in group_kernels(nodes, fused=True).written}
+    return {storage.base for storage in find_storages(nodes)} - written
 
 
 def _is_host(storage: Storage) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,9 +32,11 @@ from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.plan import TransferSource
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
+from offload_runtime.runtime.agreement import agree_on_limits, check_same_plan
 from offload_runtime.runtime.exit_report import report_at_exit
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
+from offload_runtime.runtime.setting import setting_for
 from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
 
 __all__ = ["offload_backend"]
@@ -62,7 +65,8 @@ def offload_backend(
     """Compile one Dynamo graph under a policy.
 
     ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
-    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``verify``, ``model`` (the root module).
+    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by name, path
+    or value), ``verify``, ``model`` (the root module).
     Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
     """
     if mode is not None:
@@ -156,6 +160,9 @@ class _PolicyPartitioner(CustomPartitionerFn):
             keys.append(self.session.register(source))
             return keys[-1]
 
+        device = _device_of(gm)
+        setting = setting_for(options.policy.policy, options.hardware, device)
+        setting = replace(setting, limits=agree_on_limits(setting.limits))
         pair = rewrite_joint(
             gm,
             JointInputs(
@@ -169,8 +176,10 @@ class _PolicyPartitioner(CustomPartitionerFn):
             variant=options.variant,
             ops=REFERENCE_OPS if saves_on_device else OPS,
             register=register,
+            setting=setting,
         )
-        self.graph = self.session.add_graph(pair, keys, _device_of(gm), _current_frame())
+        check_same_plan(pair.plan.hash)
+        self.graph = self.session.add_graph(pair, keys, device, _current_frame())
         starts = pair.partition.forward.graph.find_nodes(op="call_function", target=OPS.d2h_start)
         self.planned_bytes = planned_bytes_of(starts, self.integers)
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")

@@ -13,9 +13,11 @@ import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
+from offload_runtime.hardware import HardwareProfile
 from offload_runtime.plan import Variant
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
+from offload_runtime.runtime.setting import read_hardware_option
 from offload_runtime.targets import check_target
 
 __all__ = ["BackendOptions", "Mode", "read_options", "refuse_unsupported"]
@@ -31,7 +33,8 @@ class BackendOptions:
 
     ``model`` is the root module where the caller gave it (names by parameter identity, layer totals). ``verify`` runs
     the first step on the checking engine. ``variant`` chooses the policy itself, its numeric reference (offloads
-    replaced by saves) or the baseline without it. ``profile`` times copies and stalls.
+    replaced by saves) or the baseline without it. ``profile`` times copies and stalls. ``hardware`` is the profile to
+    plan for; None takes that of the device in use.
     """
 
     policy: CompiledPolicy
@@ -40,6 +43,7 @@ class BackendOptions:
     model: weakref.ref[torch.nn.Module] | None = None
     variant: Variant = "policy"
     profile: bool = False
+    hardware: HardwareProfile | None = None
 
     def root(self) -> torch.nn.Module | None:
         """Return the root module, if it was given and is still alive."""
@@ -58,15 +62,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
             close = difflib.get_close_matches(str(key), _KEYS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(_KEYS)}"
             raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
-    if given.get("hardware") is not None:
-        raise RefusedError(
-            Diagnostic(
-                "RUN521",
-                "error",
-                "option 'hardware' needs the planner, which is not available yet",
-                hint="leave it out",
-            )
-        )
+    hardware = read_hardware_option(given.get("hardware"))
     source = given.get("policy", os.environ.get("OFFLOAD_POLICY"))
     if source is None:
         raise UsageError(
@@ -105,6 +101,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         weakref.ref(model) if model is not None else None,
         cast(Variant, variant),
         bool(given.get("profile", False)),
+        hardware,
     )
 
 

@@ -125,7 +125,7 @@ class Session:
                 diagnostics=pair.diagnostics,
             ),
             tape=pair.tape,
-            activations=pair.judged_activations,
+            activations=pair.planned.judged_activations,
             keys=tuple(keys),
             device=device,
             reservation=reservation,

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.graph.joint import ModelNames
-from offload_runtime.passes import pipeline
+from offload_runtime.passes import pipeline, selection
 from offload_runtime.passes.partition import Partition, partition_pass, read_partition
 from offload_runtime.passes.pipeline import JointInputs, RewrittenPair, rewrite_joint
 from offload_runtime.plan import TransferSource, Variant
@@ -127,7 +127,7 @@ def _splitting(partitioning: str, variant: Variant) -> Iterator[list[Partition]]
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(pipeline, "partition_pass", split))
         if partitioning != "tagged" and variant != "baseline":
-            stack.enter_context(mock.patch.object(pipeline, "tag_activations_pass"))
+            stack.enter_context(mock.patch.object(selection, "tag_activations_pass"))
         yield partitions
 
 

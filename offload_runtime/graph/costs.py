@@ -1,0 +1,202 @@
+"""What a kernel costs: floating-point operations by kind, and bytes of device memory read and written.
+
+A roofline: a kernel takes the longer of its arithmetic and its memory traffic, and one launch. Operation counts of
+matrix products and attention follow from shapes alone (2 m n k; attention counts half where it is causal, and two and
+a half times as much for its backward); those of convolutions come from torch's own FLOP registry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.graph.kernels import is_scatter, launches, producers_of
+from offload_runtime.graph.operators import class_of_operator
+from offload_runtime.graph.storages import hint, tensor_bytes, tensor_of
+from offload_runtime.hardware import HardwareProfile
+
+__all__ = ["KernelCost", "cost_of_kernel", "duration_ms", "workspace_bytes"]
+
+_ATTENTION_BACKWARD = 2.5  # five products where forward has two
+_SORT_PASSES = 8  # radix sort of 32-bit keys: four passes, each reads and writes
+_GATHERS = ("embedding", "index", "gather", "index_select", "take")
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Work of one kernel. Floating-point operations are in ``dtype``; bytes are of device memory.
+
+    ``grouped_flops`` are those of products by groups of rows (experts), which reach a lower rate.
+    """
+
+    matmul_flops: float
+    grouped_flops: float
+    attention_flops: float
+    is_backward: bool
+    dtype: str
+    num_bytes: int
+
+
+def duration_ms(cost: KernelCost, profile: HardwareProfile) -> float:
+    """Return how long a kernel takes on a device: the roofline and one launch.
+
+    A rate that the profile does not state bounds nothing, except that of memory: RefusedError names it.
+    """
+    compute = 0.0
+    matmul_rate = profile.matmul_flops_per_ms(cost.dtype)
+    if cost.matmul_flops and matmul_rate is not None:
+        compute += cost.matmul_flops / matmul_rate
+    if cost.grouped_flops and matmul_rate is not None:
+        compute += cost.grouped_flops / (matmul_rate * profile.grouped_matmul_share)
+    attention_rate = profile.attention_flops_per_ms(cost.dtype, backward=cost.is_backward) or matmul_rate
+    if cost.attention_flops and attention_rate is not None:
+        compute += cost.attention_flops / attention_rate
+    hbm = profile.hbm_bytes_per_ms
+    if hbm is None:
+        message = f"hardware profile {profile.name!r} does not state device.hbm_rate"
+        hint = "add the figure, with its source: the time of most kernels depends on it"
+        raise RefusedError(Diagnostic("PLN411", "error", message, hint=hint))
+    return max(compute, cost.num_bytes / hbm) + (profile.launch_ms or 0.0)
+
+
+def cost_of_kernel(
+    operators: Sequence[fx.Node], *, fused: bool, written: frozenset[fx.Node] | None = None
+) -> KernelCost:
+    """Add up a kernel: arithmetic of its operators, bytes it reads from outside and bytes it leaves in memory.
+
+    ``written`` are the operators whose results stay in memory; None counts all of them. Where a compiler fuses, a scatter
+    touches only the places that it writes.
+    """
+    if fused and is_scatter(operators[0]):
+        values = sum(_read_bytes(operators[0], source) for source in operators[0].all_input_nodes[1:])
+        return KernelCost(0.0, 0.0, 0.0, False, _dtype(operators), 3 * values)
+    inside = set(operators)
+    matmul = grouped = attention = 0.0
+    num_bytes = 0
+    is_backward = False
+    read: dict[fx.Node, int] = {}
+    for node in operators:
+        op_class = class_of_operator(node.target)
+        if op_class == "attention":
+            is_backward = "backward" in str(node.target)
+            attention += _attention_flops(node, is_backward)
+        elif op_class in ("matmul", "convolution") and "grouped" in str(node.target):
+            grouped += _product_flops(node)
+        elif op_class in ("matmul", "convolution"):
+            matmul += _product_flops(node)
+        if written is None or node in written:
+            num_bytes += _result_bytes(node)
+        for source in node.all_input_nodes:
+            if not inside.isdisjoint(_origins(source)):
+                continue
+            read[source] = max(read.get(source, 0), _read_bytes(node, source))
+        if op_class == "routing":
+            num_bytes += _SORT_PASSES * _result_bytes(node)
+    return KernelCost(
+        matmul, grouped, attention, is_backward, _dtype(operators), num_bytes + sum(read.values())
+    )
+
+
+def workspace_bytes(operators: Sequence[fx.Node]) -> int:
+    """Return what a kernel allocates for itself alone: attention's backward sums the queries' gradient in float32."""
+    total = 0
+    for node in operators:
+        if class_of_operator(node.target) == "attention" and "backward" in str(node.target):
+            query = tensor_of(node.all_input_nodes[1]) if len(node.all_input_nodes) > 1 else None
+            total += 4 * hint(query.numel()) if query is not None else 0
+    return total
+
+
+def _origins(source: fx.Node) -> list[fx.Node]:
+    return [source] if launches(source) or source.op != "call_function" else producers_of(source)
+
+
+def _read_bytes(reader: fx.Node, source: fx.Node) -> int:
+    tensor = tensor_of(source)
+    if tensor is None:
+        return 0
+    stored = min(tensor_bytes(tensor), hint(tensor.untyped_storage().nbytes()))
+    name = str(reader.target).partition(".")[2]
+    if reader.all_input_nodes[0] is source and name.startswith(_GATHERS):
+        return min(stored, _result_bytes(reader))
+    return stored
+
+
+def _result_bytes(node: fx.Node) -> int:
+    return sum(hint(tensor.numel()) * tensor.element_size() for tensor in _results(node))
+
+
+def _results(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _dtype(operators: Sequence[fx.Node]) -> str:
+    for node in operators:
+        if class_of_operator(node.target) in ("matmul", "attention", "convolution"):
+            tensors = [tensor for tensor in map(tensor_of, node.all_input_nodes) if tensor is not None]
+            if tensors:
+                return str(tensors[0].dtype).removeprefix("torch.")
+    return "float32"
+
+
+def _product_flops(node: fx.Node) -> float:
+    results = _results(node)
+    name = str(node.target)
+    operands = node.all_input_nodes[1:] if ".add" in name or ".baddbmm" in name else node.all_input_nodes
+    tensors = [tensor for tensor in map(tensor_of, operands) if tensor is not None]
+    shapes = [[hint(size) for size in tensor.shape] for tensor in tensors]
+    if "convolution" in name:
+        return _registered_flops(node)
+    if not results or not shapes:
+        return 0.0
+    out = [hint(size) for size in results[0].shape]
+    matrices = [shape for shape in shapes if len(shape) >= 2]
+    if "grouped" in name and len(matrices) >= 2 and len(out) == 3 and len(matrices[0]) == 2 == len(matrices[1]):
+        # [m, rows] @ [rows, n] in groups of rows: each row is in one group.
+        return 2.0 * matrices[0][0] * matrices[0][1] * matrices[1][1]
+    if len(matrices) < 2:
+        return 2.0 * math.prod(shapes[0])
+    left = next((shape for shape in matrices if shape[-2] == (out[-2] if len(out) > 1 else out[0])), matrices[0])
+    return 2.0 * math.prod(out) * left[-1]
+
+
+def _registered_flops(node: fx.Node) -> float:
+    target = node.target
+    count = flop_registry.get(target._overloadpacket) if isinstance(target, OpOverload) else None
+    if count is None:
+        return 0.0
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda item: item.meta.get("val"))
+    counted: Any = count(*args, **kwargs, out_val=node.meta.get("val"))
+    return float(counted)
+
+
+def _attention_flops(node: fx.Node, is_backward: bool) -> float:
+    """Count two products over ``[batch, heads, queries, keys]``, half of them where attention is causal."""
+    tensors = [tensor for tensor in map(tensor_of, node.all_input_nodes) if tensor is not None]
+    if is_backward:
+        tensors = tensors[1:]
+    query, key, value = (tensors + tensors[-1:] * 3)[:3]
+    queries = math.prod(hint(size) for size in query.shape[:-1])
+    flops = 2.0 * queries * hint(key.shape[-2]) * (hint(query.shape[-1]) + hint(value.shape[-1]))
+    flops *= _ATTENTION_BACKWARD if is_backward else 1.0
+    return flops / 2 if _is_causal(node) else flops
+
+
+def _is_causal(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "is_causal":
+            given = node.args[index] if index < len(node.args) else node.kwargs.get("is_causal", False)
+            return bool(given)
+    return False

@@ -1,0 +1,316 @@
+"""Decide for one joint graph what is saved, recomputed and offloaded, and when copies start and are waited for.
+
+    largest_first   tag by the policy -> partition -> candidates, largest first -> places by layers (or by time: auto)
+    planned         tag what is fixed -> trial partition -> step -> planner -> tag its fates -> partition -> places by time
+
+Both end in one value, with the step that simulator and report read where the hardware is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import fx
+
+from offload_runtime.compiler import CompiledPolicy, Decision, Fate
+from offload_runtime.graph.joint import JointGraph
+from offload_runtime.hardware import HardwareProfile
+from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
+from offload_runtime.passes.partition import Partition
+from offload_runtime.passes.recompute import recompute_options
+from offload_runtime.passes.refusal import refuse_infeasible
+from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
+from offload_runtime.passes.trace import Choice, TracedPair, trace_pair
+from offload_runtime.plan import Candidate, Transfer
+from offload_runtime.planner import plan_largest_first, schedule_transfers
+from offload_runtime.planning.lanes import simulate
+from offload_runtime.planning.limits import Infeasible
+from offload_runtime.planning.placement import place
+from offload_runtime.planning.search import PlannedStep, plan_fates
+from offload_runtime.policy import Limits
+from offload_runtime.step import Move, Simulation
+
+__all__ = ["Selected", "Setting", "Split", "select_largest_first", "select_planned", "split_without_policy"]
+
+_MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an allocator can use
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a plan will run, as far as it is known.
+
+    ``limits`` are those of the policy, with ``device_peak`` in bytes. ``resident_bytes`` are on the device throughout and
+    not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are known to be allocated when
+    the graph is compiled, its inputs among them; what exceeds those inputs is resident, too.
+    """
+
+    limits: Limits
+    profile: HardwareProfile | None = None
+    resident_bytes: int = 0
+    allocated_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A partition and what becomes of each of its saved storages.
+
+    ``stored``, ``candidates``, ``fates`` and ``reasons`` (why a storage stays although the policy let it leave) stand in
+    parallel. ``traced`` and ``simulation`` are None where the hardware is unknown; ``planned`` is the planner's result
+    on the trial partition.
+    """
+
+    partition: Partition
+    stored: tuple[SavedStorage, ...]
+    candidates: tuple[Candidate, ...]
+    fates: tuple[Fate, ...]
+    reasons: tuple[str | None, ...]
+    transfers: tuple[Transfer, ...]
+    traced: TracedPair | None = None
+    simulation: Simulation | None = None
+    planned: PlannedStep | None = None
+
+
+Split = Callable[[fx.GraphModule], Partition]
+"""Splits a tagged joint graph."""
+
+
+def split_without_policy(
+    joint: JointGraph, judged: Sequence[JudgedStorage], split: Split, *, mode: str, setting: Setting
+) -> Selected:
+    """Split a graph that no policy touches: all that crosses is saved."""
+    partition = split(joint.module)
+    stored = saved_storages(partition, judged)
+    candidates = collect_candidates(joint, partition, stored)
+    fates: tuple[Fate, ...] = tuple("save" for _ in stored)
+    selected = Selected(
+        partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=()
+    )
+    return _simulated(joint, selected, (), mode=mode, setting=setting)
+
+
+def select_largest_first(
+    joint: JointGraph,
+    judged: Sequence[JudgedStorage],
+    policy: CompiledPolicy,
+    split: Split,
+    *,
+    mode: str,
+    setting: Setting,
+) -> Selected:
+    """Do what the policy says, within its budget, largest first."""
+    tag_activations_pass(joint.module, joint=joint, judged=judged)
+    partition = split(joint.module)
+    stored = saved_storages(partition, judged)
+    candidates = collect_candidates(joint, partition, stored)
+    schedule = policy.policy.schedule
+    timeline = read_timeline(joint, partition)
+    selection = plan_largest_first(
+        candidates,
+        [_decision(item) for item in stored],
+        budget=setting.limits.budget,
+        keep_last=schedule.keep_last,
+        num_layers=joint.layers.num_layers,
+        timeline=timeline,
+    )
+    chosen = set(selection.chosen)
+    fates: tuple[Fate, ...] = tuple("offload" if i in chosen else "save" for i in range(len(stored)))
+    transfers = schedule_transfers(
+        [candidates[index] for index in selection.chosen],
+        timeline,
+        defer=schedule.defer if isinstance(schedule.defer, int) else 1,
+        prefetch=schedule.prefetch if isinstance(schedule.prefetch, int) else 1,
+    )
+    selected = Selected(
+        partition, tuple(stored), tuple(candidates), fates, selection.reasons, transfers=transfers
+    )
+    if setting.profile is None:
+        return selected
+    traced = _trace(joint, selected, _fixed(fates), mode, setting, setting.profile)
+    if "auto" in (schedule.defer, schedule.prefetch):
+        by_time = traced.transfers(
+            place(traced.trace, fates, setting.profile.link(), None), selected.candidates
+        )
+        transfers = tuple(
+            replace(
+                timed,
+                release_after=timed.release_after if schedule.defer == "auto" else layered.release_after,
+                reload_before=timed.reload_before if schedule.prefetch == "auto" else layered.reload_before,
+            )
+            for timed, layered in zip(by_time, transfers, strict=True)
+        )
+    return _simulated(joint, replace(selected, transfers=transfers), transfers, mode=mode, setting=setting)
+
+
+def select_planned(
+    joint: JointGraph,
+    judged: Sequence[JudgedStorage],
+    trial: tuple[JointGraph, Sequence[JudgedStorage]],
+    policy: CompiledPolicy,
+    split: Split,
+    *,
+    mode: str,
+    setting: Setting,
+) -> Selected:
+    """Decide all fates together, within the limits. ``trial`` is a copy of the graph that may be split first.
+
+    Raises RefusedError where no plan keeps to the limits, naming the floor and what holds it.
+    """
+    assert setting.profile is not None, "planned is refused where the hardware is unknown"
+    trial_joint, trial_judged = trial
+    tag_activations_pass(
+        trial_joint.module, joint=trial_joint, judged=[_as_start(item) for item in trial_judged]
+    )
+    first = _unplanned(trial_joint, trial_judged, split)
+    choices = _choices(trial_joint, first, policy, mode, setting.profile)
+    traced = _trace(trial_joint, first, choices, mode, setting, setting.profile)
+    planned = _plan(traced, policy, setting)
+    wanted = {
+        item.judged.activation.name: fate for item, fate in zip(first.stored, planned.fates, strict=True)
+    }
+    tag_activations_pass(joint.module, joint=joint, judged=[_as_planned(item, wanted) for item in judged])
+    final = _unplanned(joint, judged, split)
+    fates: tuple[Fate, ...] = tuple(
+        "offload"
+        if wanted.get(item.judged.activation.name) == "offload" and candidate.obstacle is None
+        else "save"
+        for item, candidate in zip(final.stored, final.candidates, strict=True)
+    )
+    return _placed(joint, replace(final, fates=fates, planned=planned), policy, mode=mode, setting=setting)
+
+
+def _placed(
+    joint: JointGraph, selected: Selected, policy: CompiledPolicy, *, mode: str, setting: Setting
+) -> Selected:
+    """Place the copies of the final partition; plan once more where it is not what the trial promised."""
+    assert setting.profile is not None
+    link, limit = setting.profile.link(), setting.limits.device_peak
+    assert not isinstance(limit, str), "auto is resolved before planning"
+    traced = _trace(joint, selected, _fixed(selected.fates), mode, setting, setting.profile)
+    moves = place(traced.trace, selected.fates, link, limit)
+    simulation = simulate(traced.trace, selected.fates, moves, link)
+    if limit is not None and simulation.peak_bytes > limit:
+        choices = [
+            Choice(choice.fates - {"recompute"} or frozenset({"save"}))
+            for choice in _choices(joint, selected, policy, mode, setting.profile)
+        ]
+        traced = _trace(joint, selected, choices, mode, setting, setting.profile)
+        again = _plan(traced, policy, setting)
+        selected = replace(selected, fates=again.fates)
+        moves, simulation = again.moves, again.simulation
+    return replace(
+        selected,
+        transfers=traced.transfers(moves, selected.candidates),
+        traced=traced,
+        simulation=simulation,
+    )
+
+
+def _plan(traced: TracedPair, policy: CompiledPolicy, setting: Setting) -> PlannedStep:
+    limits = setting.limits
+    assert setting.profile is not None
+    assert not isinstance(limits.device_peak, str), "auto is resolved before planning"
+    link = setting.profile.link()
+    max_step_ms = None
+    if limits.step_overhead is not None:
+        saved = plan_fates(traced.trace, link)
+        max_step_ms = saved.simulation.step_ms * (1 + limits.step_overhead)
+    try:
+        return plan_fates(
+            traced.trace,
+            link,
+            device_limit=limits.device_peak,
+            max_step_ms=max_step_ms,
+            host_limit=limits.host,
+            budget=limits.budget,
+        )
+    except Infeasible as error:
+        raise refuse_infeasible(policy, limits, traced.trace, error) from error
+
+
+def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split) -> Selected:
+    partition = split(joint.module)
+    stored = saved_storages(partition, judged)
+    candidates = collect_candidates(joint, partition, stored)
+    fates: tuple[Fate, ...] = tuple("save" for _ in stored)
+    return Selected(partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=())
+
+
+def _choices(
+    joint: JointGraph, selected: Selected, policy: CompiledPolicy, mode: str, profile: HardwareProfile
+) -> list[Choice]:
+    """Return what the policy lets become of each storage, as far as it can."""
+    options = recompute_options(joint, selected.partition, selected.stored, mode=mode, profile=profile)
+    num_layers, keep_last = joint.layers.num_layers, policy.policy.schedule.keep_last
+    choices = []
+    for item, candidate, option in zip(selected.stored, selected.candidates, options, strict=True):
+        decision = _decision(item)
+        layer = candidate.activation.layer
+        is_kept = num_layers is not None and layer is not None and layer >= num_layers - keep_last
+        may_leave = candidate.obstacle is None and (decision.must or not is_kept)
+        may_leave = may_leave and (decision.action == "offload" or item.storage.num_bytes >= _MIN_PLANNED_BYTES)
+        fates: set[Fate] = set() if decision.must and decision.action != "save" else {"save"}
+        if decision.action in ("offload", "auto") and may_leave:
+            fates.add("offload")
+        if decision.action in ("recompute", "auto") and option is not None and item.judged.decision is not None:
+            fates.add("recompute")
+        choices.append(Choice(frozenset(fates or {"save"}), option))
+    return choices
+
+
+def _decision(item: SavedStorage) -> Decision:
+    return item.judged.decision or Decision("save", source="default")
+
+
+def _as_start(item: JudgedStorage) -> JudgedStorage:
+    """Leave to torch's partitioner what the planner may still decide between saving and recomputing."""
+    decision = item.decision
+    if decision is None or decision.must or decision.action in ("save", "offload"):
+        return item
+    return replace(item, decision=replace(decision, action="auto"))
+
+
+def _as_planned(item: JudgedStorage, wanted: dict[str, Fate]) -> JudgedStorage:
+    decision = item.decision
+    if decision is None:
+        return item
+    fate = wanted.get(item.activation.name)
+    keeps = fate in ("save", "offload") or (fate is None and decision.action == "save")
+    return replace(item, decision=replace(decision, action="save" if keeps else "recompute"))
+
+
+def _fixed(fates: Sequence[Fate]) -> list[Choice]:
+    return [Choice(frozenset({fate})) for fate in fates]
+
+
+def _trace(
+    joint: JointGraph,
+    selected: Selected,
+    choices: Sequence[Choice],
+    mode: str,
+    setting: Setting,
+    profile: HardwareProfile,
+) -> TracedPair:
+    traced = trace_pair(
+        joint,
+        selected.partition,
+        selected.stored,
+        selected.candidates,
+        choices,
+        mode=mode,
+        profile=profile,
+    )
+    resident = max(traced.trace.resident_bytes, setting.allocated_bytes) + setting.resident_bytes
+    return replace(traced, trace=replace(traced.trace, resident_bytes=resident))
+
+
+def _simulated(
+    joint: JointGraph, selected: Selected, transfers: Sequence[Transfer], *, mode: str, setting: Setting
+) -> Selected:
+    """Add the simulated step where the hardware is known."""
+    if setting.profile is None:
+        return selected
+    traced = _trace(joint, selected, _fixed(selected.fates), mode, setting, setting.profile)
+    moves: tuple[Move, ...] = traced.moves(transfers, selected.candidates)
+    simulation = simulate(traced.trace, selected.fates, moves, setting.profile.link())
+    return replace(selected, traced=traced, simulation=simulation)

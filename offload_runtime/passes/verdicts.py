@@ -1,0 +1,122 @@
+"""The fate of every storage of a partitioned pair, who decided it and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from offload_runtime.compiler import CompiledPolicy, Fate
+from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.graph.joint import JointGraph, origin_of
+from offload_runtime.passes.candidates import count_replayed_views
+from offload_runtime.passes.foreign import foreign_verdicts
+from offload_runtime.passes.selection import Selected
+from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle
+from offload_runtime.passes.partition import Partition
+from offload_runtime.plan import Candidate, TensorVerdict
+
+__all__ = ["collect_verdicts"]
+
+
+def collect_verdicts(
+    joint: JointGraph, policy: CompiledPolicy, judged: Sequence[JudgedStorage], selected: Selected
+) -> tuple[TensorVerdict, ...]:
+    """Return the verdicts in forward order. Raises RefusedError where a ``must`` rule does not hold."""
+    partition = selected.partition
+    planned = selected.planned is not None
+    verdicts = [
+        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, partition))
+        if fate == "offload"
+        else _kept(item.judged, candidate, reason, joint.mutated, planned)
+        for item, candidate, fate, reason in zip(
+            selected.stored, selected.candidates, selected.fates, selected.reasons, strict=True
+        )
+    ]
+    saved_names = {node.name for item in selected.stored for node in item.judged.storage.nodes}
+    verdicts += _recomputed(partition, judged, saved_names, planned)
+    verdicts += foreign_verdicts(joint, partition, policy)
+    order = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
+    verdicts.sort(key=lambda verdict: order.get(verdict.activation.name, 0))
+    broken = [finding for item in verdicts for finding in _broken_must(item, policy)]
+    if broken:
+        raise RefusedError(*broken)
+    return tuple(verdicts)
+
+
+def _offloaded(judged: JudgedStorage, candidate: Candidate, num_views: int) -> TensorVerdict:
+    assert judged.decision is not None, "only what a policy decided on is offloaded"
+    rule = judged.decision.decided_by
+    replay = f"; {num_views} view{'s' if num_views > 1 else ''} replayed" if num_views else ""
+    return TensorVerdict(
+        judged.activation, "offload", rule, f"offloaded{replay}", candidate.moved_bytes, num_views
+    )
+
+
+def _kept(
+    judged: JudgedStorage,
+    candidate: Candidate,
+    reason: str | None,
+    mutated: frozenset[str],
+    planned: bool,
+) -> TensorVerdict:
+    decision = judged.decision
+    if decision is None:
+        return TensorVerdict(judged.activation, "skip", None, _foreign_reason(candidate))
+    rule = decision.decided_by
+    if planned and decision.action != "save" and candidate.obstacle is None:
+        return TensorVerdict(judged.activation, "save", rule, "planned: saved")
+    if decision.action == "auto":
+        return TensorVerdict(judged.activation, "save", rule, "auto: torch's partitioner saves it")
+    if decision.action == "recompute":
+        obstacle = recompute_obstacle(judged.storage, mutated) or "torch's partitioner kept it"
+        return TensorVerdict(judged.activation, "save", rule, f"not recomputed: {obstacle}")
+    if decision.action == "offload":
+        return TensorVerdict(judged.activation, "save", rule, f"not offloaded: {reason}")
+    return TensorVerdict(judged.activation, "save", rule, "saved")
+
+
+def _foreign_reason(candidate: Candidate) -> str:
+    return candidate.obstacle if candidate.obstacle is not None else "parameter: computed from weights alone"
+
+
+def _recomputed(
+    partition: Partition, judged: Sequence[JudgedStorage], saved_names: set[str], planned: bool
+) -> list[TensorVerdict]:
+    computed = {origin_of(node) for node in partition.backward.graph.nodes if node.op == "call_function"}
+    verdicts = []
+    for item in judged:
+        names = {node.name for node in item.storage.nodes}
+        if item.decision is None or names & saved_names or not names & computed:
+            continue
+        wanted = item.decision.action
+        reason = (
+            "recomputed"
+            if wanted == "recompute"
+            else f"{wanted}: backward needs it only by way of a cheaper one"
+        )
+        if wanted == "auto":
+            reason = "planned: recomputed" if planned else "auto: torch's partitioner recomputes it"
+        verdicts.append(TensorVerdict(item.activation, "recompute", item.decision.decided_by, reason))
+    return verdicts
+
+
+def _broken_must(verdict: TensorVerdict, policy: CompiledPolicy) -> list[Diagnostic]:
+    if verdict.rule is None:
+        return []
+    decision = policy.decide(verdict.activation)
+    if not decision.must or decision.action == verdict.fate:
+        return []
+    rule = next((rule for rule in policy.policy.rules if rule.name == decision.rule), None)
+    activation = verdict.activation
+    where = f"{activation.name} ({activation.op} in {activation.module or 'the root module'})"
+    diagnostic = Diagnostic(
+        "PLN401",
+        "error",
+        f"rule {decision.decided_by!r} must {decision.action} {where}, but it cannot: {verdict.reason}",
+        hint="drop `must: true`, exclude this tensor from the rule, or raise the limit that stands in the way",
+    )
+    if rule is None:
+        return [diagnostic]
+    return [replace(diagnostic, file=rule.span.file, line=rule.span.line, column=rule.span.column)]
+
+

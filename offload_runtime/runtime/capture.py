@@ -1,0 +1,245 @@
+"""Capture the joint graphs of a model without a device, without weights, without running it.
+
+The model goes through the very entry points that a run uses (Dynamo, AOTAutograd, Inductor's graph passes), with fake
+tensors in place of its own:
+
+    module, args -> fake copies -> Dynamo -> AOTAutograd -> joint graph, and what the partitioner is told of it
+
+Fake tensors stand on the CPU, because fake CUDA tensors cannot run backward in a torch without CUDA. Operators that
+torch decomposes or replaces on the CPU alone are called by the names they have on the accelerator (attention, RMS norm),
+so that the graph is that of the accelerator. The only module that names ``torch._subclasses`` and
+``torch._inductor.compile_fx`` for capture; all are present in torch 2.11 and 2.13.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
+from torch._functorch import config as functorch_config
+from torch._functorch import partitioners
+from torch._inductor import compile_fx as inductor
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+
+from offload_runtime.graph.joint import ModelNames
+from offload_runtime.passes.partition import copy_graph
+from offload_runtime.passes.pipeline import JointInputs
+
+__all__ = ["CapturedGraph", "capture_joint_graphs", "fake_module"]
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """One joint graph of a model, as AOTAutograd hands it to a partitioner."""
+
+    module: fx.GraphModule
+    inputs: JointInputs
+
+    def copy(self) -> fx.GraphModule:
+        """Return a copy of the graph that a pass may change; values (fake tensors) are shared."""
+        return copy_graph(self.module)
+
+
+def capture_joint_graphs(
+    module: nn.Module,
+    args: Sequence[Any],
+    *,
+    mode: str = "graph",
+    accelerator: bool = True,
+    kwargs: Mapping[str, Any] | None = None,
+) -> tuple[CapturedGraph, ...]:
+    """Trace ``module(*args, **kwargs)`` and its backward, one joint graph for each graph that Dynamo makes.
+
+    ``module`` and ``args`` hold fake tensors (see ``fake_module``) or real ones on any device; nothing is computed.
+    ``mode`` is ``graph`` or ``inductor``. With ``accelerator`` the graphs are those of a CUDA device. Raises what
+    torch.compile raises for a model that it cannot trace.
+    """
+    module, args, kwargs, fake_mode = _faked(module, args, kwargs or {})
+    known = {id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False)}
+    collector = _Collector(tuple(name for name, _ in module.named_modules()), known, mode, accelerator)
+    whole_operators = _accelerator_operators() if accelerator else nullcontext()
+    with fake_mode or nullcontext(), functorch_config.patch(enable_autograd_cache=False), whole_operators:
+        torch.compiler.reset()
+        try:
+            torch.compile(module, backend=collector.compile, dynamic=False)(*args, **kwargs)
+        finally:
+            torch.compiler.reset()
+    return tuple(collector.graphs)
+
+
+def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Return a copy of ``module`` whose parameters and buffers are fake tensors on the CPU: it takes no memory."""
+    with FakeCopyMode(mode):
+        faked = copy.deepcopy(module)
+    with mode:
+        return faked.to("cpu")
+
+
+def _faked(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any], FakeTensorMode | None]:
+    tensors = [*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves((args, kwargs))]
+    modes = {id(item.fake_mode): item.fake_mode for item in tensors if isinstance(item, FakeTensor)}
+    if modes:
+        return module, args, kwargs, next(iter(modes.values()))
+    mode = FakeTensorMode()
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return mode.from_tensor(value, static_shapes=True).to("cpu")
+
+    args, kwargs = torch.utils._pytree.tree_map(fake, (tuple(args), dict(kwargs)))
+    return fake_module(module, mode), args, kwargs, mode
+
+
+class _Collector:
+    """The back end of a capture: keeps each joint graph, and lets fake tensors run through it."""
+
+    def __init__(
+        self, modules: tuple[str, ...], parameters: Mapping[int, str], mode: str, accelerator: bool
+    ) -> None:
+        self.modules = modules
+        self.parameters = parameters
+        self.mode = mode
+        self.accelerator = accelerator
+        self.partial = False
+        self.graphs: list[CapturedGraph] = []
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        self.partial = self.partial or bool(getattr(reason, "graph_break", False))
+        if self.accelerator:
+            _call_as_on_accelerator(gm)
+        partitioner = _KeepJoint(self, ModelNames("", self.modules, self.partial))
+        if self.mode == "inductor":
+            compiled: Any = inductor.compile_fx(
+                gm,
+                list(example_inputs),
+                inner_compile=_run_as_it_is,
+                config_patches={"custom_partitioner_fn": partitioner},
+            )
+        else:
+            compile_graph = aot_autograd(
+                fw_compiler=boxed_nop, bw_compiler=boxed_nop, partition_fn=partitioner
+            )
+            compiled = compile_graph(gm, list(example_inputs))
+        return compiled  # type: ignore[no-any-return]  # compile_fx is typed for its other uses
+
+
+def _run_as_it_is(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    return boxed_nop(gm, list(example_inputs))
+
+
+class _KeepJoint(CustomPartitionerFn):
+    """Keep a copy of the joint graph, then split it in torch's simplest way."""
+
+    def __init__(self, collector: _Collector, names: ModelNames) -> None:
+        self.collector = collector
+        self.names = names
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        static = kwargs.get("static_lifetime_input_indices") or ()
+        inputs = JointInputs(joint_inputs, kwargs["num_fwd_outputs"], static, self.names)
+        gm.graph.eliminate_dead_code()
+        whole = CapturedGraph(gm, inputs)
+        self.collector.graphs.append(replace(whole, module=whole.copy()))
+        forward, backward = partitioners.default_partition(
+            gm,
+            joint_inputs,
+            num_fwd_outputs=inputs.num_fwd_outputs,
+            static_lifetime_input_indices=list(static),
+        )
+        return forward, backward
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _KeepJoint:
+        """Stay one object: Inductor copies its configuration."""
+        return self
+
+    def uuid(self) -> Any:
+        """Never share a compiled graph: nothing is compiled here."""
+        return None
+
+
+def _call_as_on_accelerator(gm: fx.GraphModule) -> None:
+    """Call attention and RMS norm by the operators that an accelerator runs; on the CPU torch takes others."""
+    replacements: dict[object, Callable[..., Any]] = {
+        torch._C._nn.scaled_dot_product_attention: _attention,
+        torch.rms_norm: _rms_norm,
+    }
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                if node.op == "call_function" and node.target in replacements:
+                    node.target = replacements[node.target]
+            module.recompile()
+
+
+@contextmanager
+def _accelerator_operators() -> Iterator[None]:
+    """Keep whole what only accelerators have a kernel for; on the CPU it would be traced as its composition.
+
+    A kernel registered for the CPU tells the dispatcher that the operator is there. Fake tensors never call it.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for name in ("_fused_rms_norm", "_fused_rms_norm_backward"):
+            library.impl(name, _not_called, "CPU")
+        yield
+    finally:
+        library._destroy()
+
+
+def _not_called(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a capture computes nothing")
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Call attention as a CUDA device of the Hopper generation does: cuDNN, or the efficient kernel for float32."""
+    if query.dtype in (torch.bfloat16, torch.float16):
+        results = _aten._scaled_dot_product_cudnn_attention(
+            query, key, value, attn_mask, True, dropout_p, is_causal, False, scale=scale
+        )
+    else:
+        if enable_gqa and key.shape[-3] != query.shape[-3]:
+            repeats = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+        results = _aten._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale
+        )
+    output: torch.Tensor = results[0]
+    return output
+
+
+def _rms_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    output: torch.Tensor = _aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]
+    return output

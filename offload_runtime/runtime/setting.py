@@ -1,0 +1,96 @@
+"""Where a policy runs: the hardware profile of the device in use, and limits in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.hardware import HardwareProfile, load_hardware
+from offload_runtime.passes.selection import Setting
+from offload_runtime.policy import Limits, Policy
+
+__all__ = ["AUTO_MARGIN", "needs_hardware", "profile_of_device", "read_hardware_option", "resolve_limits", "setting_for"]
+
+AUTO_MARGIN = 0.06
+"""The share of free device memory that ``device_peak: auto`` leaves: fragmentation and what libraries allocate."""
+
+# Names that the CUDA driver gives to devices, most telling first.
+_PROFILES_BY_NAME = (
+    ("GH200", "gh200"),
+    ("GB200", "gb200"),
+    ("H200", "h200-pcie5"),
+    ("H100 PCIe", "h100-pcie5"),
+    ("H100", "h100-sxm"),
+    ("A100", "a100-pcie4"),
+    ("RTX 4090", "rtx4090-pcie4"),
+)
+
+
+def needs_hardware(policy: Policy) -> bool:
+    """Whether a policy can be carried out only where the hardware is known: it decides or places by time."""
+    schedule = policy.schedule
+    return schedule.select == "planned" or "auto" in (schedule.defer, schedule.prefetch)
+
+
+def read_hardware_option(given: object) -> HardwareProfile | None:
+    """Return the profile that ``options["hardware"]`` names, is, or describes; None where it is left out.
+
+    Raises UnreadableError or PolicyError for one that does not exist or says something wrong.
+    """
+    if given is None or isinstance(given, HardwareProfile):
+        return given
+    if isinstance(given, str | Mapping) or hasattr(given, "__fspath__"):
+        return load_hardware(given)  # type: ignore[arg-type]  # text, path or mapping, as just checked
+    message = f"option 'hardware' is a {type(given).__name__}"
+    hint = "give the name of a profile (offload list hardware), the path of one, or a HardwareProfile"
+    raise RefusedError(Diagnostic("RUN521", "error", message, hint=hint))
+
+
+def profile_of_device(device: torch.device) -> HardwareProfile | None:
+    """Return the shipped profile of a CUDA device, by the driver's name of it; None for what is not shipped."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    found = next((profile for part, profile in _PROFILES_BY_NAME if part in name), None)
+    return None if found is None else load_hardware(found)
+
+
+def setting_for(policy: Policy, hardware: HardwareProfile | None, device: torch.device) -> Setting:
+    """Return the setting of a graph that is compiled now for ``device``.
+
+    Raises RefusedError for a policy that plans by time on hardware that nobody has described.
+    """
+    profile = hardware or profile_of_device(device)
+    if profile is None and needs_hardware(policy):
+        where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"device {device.type!r}"
+        clause = "schedule.select" if policy.schedule.select == "planned" else "schedule.defer"
+        raise RefusedError(
+            Diagnostic.at(
+                policy.span_of(clause),
+                "RUN524",
+                f"planning by time needs to know the hardware, and there is no profile of {where}",
+                path=clause,
+                hint='give one: options={"hardware": NAME_OR_FILE}, or --hardware; see offload list hardware',
+            )
+        )
+    allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    workspace = profile.workspace_bytes if profile is not None else 0
+    limits = resolve_limits(policy.limits, device, profile)
+    return Setting(limits, profile, resident_bytes=workspace, allocated_bytes=allocated)
+
+
+def resolve_limits(limits: Limits, device: torch.device, profile: HardwareProfile | None) -> Limits:
+    """Return ``limits`` with ``device_peak: auto`` in bytes: what this process can have, less a margin."""
+    if limits.device_peak != "auto":
+        return limits
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        capacity = free_bytes + torch.cuda.memory_reserved(device)
+    else:
+        assert profile is not None, "a policy with device_peak is planned, and that needs a profile"
+        capacity = profile.device_memory_bytes
+    return replace(limits, device_peak=int(capacity * (1 - AUTO_MARGIN)))
+
