@@ -18,9 +18,9 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
 from offload_runtime.errors import Diagnostic, RefusedError
-from offload_runtime.graph.kernels import is_scatter, launches, producers_of
+from offload_runtime.graph.kernels import Launch, is_scatter, values_read
 from offload_runtime.graph.operators import class_of_operator
-from offload_runtime.graph.storages import hint, tensor_bytes, tensor_of
+from offload_runtime.graph.storages import hint, tensor_of
 from offload_runtime.hardware import HardwareProfile
 
 __all__ = ["KernelCost", "cost_of_kernel", "duration_ms", "workspace_bytes"]
@@ -67,22 +67,18 @@ def duration_ms(cost: KernelCost, profile: HardwareProfile) -> float:
     return max(compute, cost.num_bytes / hbm) + (profile.launch_ms or 0.0)
 
 
-def cost_of_kernel(
-    operators: Sequence[fx.Node], *, fused: bool, written: frozenset[fx.Node] | None = None
-) -> KernelCost:
-    """Add up a kernel: arithmetic of its operators, bytes it reads from outside and bytes it leaves in memory.
+def cost_of_kernel(kernel: Launch, *, fused: bool) -> KernelCost:
+    """Add up a kernel: arithmetic of its operators, bytes it reads and bytes it leaves in memory.
 
-    ``written`` are the operators whose results stay in memory; None counts all of them. Where a compiler fuses, a scatter
-    touches only the places that it writes.
+    Where a compiler fuses, a scatter touches only the places that it writes.
     """
+    operators = kernel.operators
     if fused and is_scatter(operators[0]):
-        values = sum(_read_bytes(operators[0], source) for source in operators[0].all_input_nodes[1:])
-        return KernelCost(0.0, 0.0, 0.0, False, _dtype(operators), 3 * values)
-    inside = set(operators)
+        target, *values = values_read(operators[0]).values()
+        return KernelCost(0.0, 0.0, 0.0, False, _dtype(operators), 3 * sum(values))
     matmul = grouped = attention = 0.0
-    num_bytes = 0
+    num_bytes = sum(_read_bytes(operators, value, size) for value, size in kernel.reads.items())
     is_backward = False
-    read: dict[fx.Node, int] = {}
     for node in operators:
         op_class = class_of_operator(node.target)
         if op_class == "attention":
@@ -92,42 +88,30 @@ def cost_of_kernel(
             grouped += _product_flops(node)
         elif op_class in ("matmul", "convolution"):
             matmul += _product_flops(node)
-        if written is None or node in written:
+        if node in kernel.stored:
             num_bytes += _result_bytes(node)
-        for source in node.all_input_nodes:
-            if not inside.isdisjoint(_origins(source)):
-                continue
-            read[source] = max(read.get(source, 0), _read_bytes(node, source))
         if op_class == "routing":
             num_bytes += _SORT_PASSES * _result_bytes(node)
-    return KernelCost(
-        matmul, grouped, attention, is_backward, _dtype(operators), num_bytes + sum(read.values())
-    )
+    return KernelCost(matmul, grouped, attention, is_backward, _dtype(operators), num_bytes)
 
 
-def workspace_bytes(operators: Sequence[fx.Node]) -> int:
+def workspace_bytes(kernel: Launch) -> int:
     """Return what a kernel allocates for itself alone: attention's backward sums the queries' gradient in float32."""
     total = 0
-    for node in operators:
+    for node in kernel.operators:
         if class_of_operator(node.target) == "attention" and "backward" in str(node.target):
             query = tensor_of(node.all_input_nodes[1]) if len(node.all_input_nodes) > 1 else None
             total += 4 * hint(query.numel()) if query is not None else 0
     return total
 
 
-def _origins(source: fx.Node) -> list[fx.Node]:
-    return [source] if launches(source) or source.op != "call_function" else producers_of(source)
-
-
-def _read_bytes(reader: fx.Node, source: fx.Node) -> int:
-    tensor = tensor_of(source)
-    if tensor is None:
-        return 0
-    stored = min(tensor_bytes(tensor), hint(tensor.untyped_storage().nbytes()))
-    name = str(reader.target).partition(".")[2]
-    if reader.all_input_nodes[0] is source and name.startswith(_GATHERS):
-        return min(stored, _result_bytes(reader))
-    return stored
+def _read_bytes(operators: Sequence[fx.Node], value: fx.Node, num_bytes: int) -> int:
+    """Return what a kernel reads of a value: of a table that it gathers from, no more than it gathers."""
+    for node in operators:
+        name = str(node.target).partition(".")[2]
+        if name.startswith(_GATHERS) and node.all_input_nodes and value in values_read(node):
+            return min(num_bytes, _result_bytes(node))
+    return num_bytes
 
 
 def _result_bytes(node: fx.Node) -> int:
@@ -161,12 +145,19 @@ def _product_flops(node: fx.Node) -> float:
         return 0.0
     out = [hint(size) for size in results[0].shape]
     matrices = [shape for shape in shapes if len(shape) >= 2]
-    if "grouped" in name and len(matrices) >= 2 and len(out) == 3 and len(matrices[0]) == 2 == len(matrices[1]):
+    if (
+        "grouped" in name
+        and len(matrices) >= 2
+        and len(out) == 3
+        and len(matrices[0]) == 2 == len(matrices[1])
+    ):
         # [m, rows] @ [rows, n] in groups of rows: each row is in one group.
         return 2.0 * matrices[0][0] * matrices[0][1] * matrices[1][1]
     if len(matrices) < 2:
         return 2.0 * math.prod(shapes[0])
-    left = next((shape for shape in matrices if shape[-2] == (out[-2] if len(out) > 1 else out[0])), matrices[0])
+    left = next(
+        (shape for shape in matrices if shape[-2] == (out[-2] if len(out) > 1 else out[0])), matrices[0]
+    )
     return 2.0 * math.prod(out) * left[-1]
 
 

@@ -1,13 +1,14 @@
 """What a graph launches: one kernel for each operator, or groups of operators that a fusing compiler makes one.
 
-In mode ``graph`` every operator that is not a view is a kernel. In mode ``inductor`` pointwise operators, reductions and
-gathers fuse with what they read; matrix products, attention, sorting, scatters and unknown operators do not:
+In mode ``graph`` every operator that is not a view is a kernel. In mode ``inductor`` matrix products, attention, sorting,
+scatters and unknown operators are kernels of their own; pointwise operators, gathers and reductions fuse, in two steps:
 
-    level of an operator      number of unfusible operators on the longest path to it; pointwise ones sink to their readers
-    kernel                    operators of one level that are connected by what they read
+    inlined       a pointwise value that only fusible operators read is computed in each kernel that reads it, unless that
+                  takes more than ``_MAX_READS`` values from memory
+    grouped       what has to be stored is grouped with what it reads, if both are on one level: the number of unfusible
+                  operators on the longest path to them. Pointwise values sink to the level of their first reader.
 
-Operators of one level cannot depend on each other through an unfusible one, so that no group forms a cycle. Small values
-that several groups read (tables of cosines) are computed in each of them.
+Operators of one level cannot depend on each other through an unfusible one, so that no group forms a cycle.
 """
 
 from __future__ import annotations
@@ -24,34 +25,52 @@ from torch._ops import HigherOrderOperator, OpOverload
 from offload_runtime.graph.operators import class_of_operator, is_view
 from offload_runtime.graph.storages import Storage, find_storages, tensor_bytes, tensor_of
 
-__all__ = ["KernelMap", "group_kernels", "is_scatter", "is_unfusible", "launch_of", "launches", "producers_of"]
+__all__ = [
+    "KernelMap",
+    "Launch",
+    "group_kernels",
+    "is_scatter",
+    "is_unfusible",
+    "launch_of",
+    "launches",
+    "values_read",
+]
 
 _UNFUSIBLE_CLASSES = frozenset({"matmul", "attention", "convolution", "routing", "collective"})
 _SCATTERS = ("index_put", "scatter")
 _UNFUSIBLE_NAMES = (*_SCATTERS, "embedding_dense_backward", "sort", "searchsorted", "cumsum")
-_TABLE_SHARE = 1 / 8  # a value this much smaller than its reader is computed again in each group that reads it
+_MAX_READS = 4  # Inductor's realize_reads_threshold
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel: its operators in graph order, the values that it reads from memory with their bytes.
+
+    An inlined operator stands in every kernel that computes it. ``stored`` are the operators whose results stay in
+    memory.
+    """
+
+    operators: tuple[fx.Node, ...]
+    reads: Mapping[fx.Node, int]
+    stored: frozenset[fx.Node]
 
 
 @dataclass(frozen=True)
 class KernelMap:
-    """The kernels of one graph in execution order, each with its operators in graph order.
+    """The kernels of one graph in execution order.
 
-    ``kernel_of`` maps operators to indices of ``kernels``. ``written`` are the storages that a kernel leaves in memory:
-    all but those that only their own kernel reads.
+    ``kernel_of`` maps operators whose results stay in memory to indices of ``kernels``. ``written`` are the storages that
+    a kernel leaves in memory.
     """
 
-    kernels: tuple[tuple[fx.Node, ...], ...]
+    kernels: tuple[Launch, ...]
     kernel_of: Mapping[fx.Node, int]
     written: tuple[Storage, ...]
-
-    def first_reader(self, storage: Storage) -> int | None:
-        """Return the first kernel that reads ``storage`` through any alias; None if none does."""
-        return min(self.readers(storage), default=None)
+    _readers: Mapping[fx.Node, frozenset[int]]
 
     def readers(self, storage: Storage) -> set[int]:
         """Return the kernels that read ``storage`` through any alias."""
-        users = {user for node in storage.nodes for user in node.users}
-        return {self.kernel_of[user] for user in users if user in self.kernel_of}
+        return {kernel for node in storage.nodes for kernel in self._readers.get(node, ())}
 
 
 def launches(node: fx.Node) -> bool:
@@ -80,40 +99,112 @@ def is_scatter(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and any(part in node.target.name() for part in _SCATTERS)
 
 
-def producers_of(node: fx.Node) -> list[fx.Node]:
-    """Return the operators whose results ``node`` reads, views and unpacking looked through; inputs included."""
-    found: dict[fx.Node, None] = {}
-    pending = list(node.all_input_nodes)
+def launch_of(node: fx.Node) -> fx.Node:
+    """Return the call behind a node that unpacks one of its results."""
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def values_read(node: fx.Node) -> dict[fx.Node, int]:
+    """Return the values that an operator reads, views looked through, with the bytes that it reads of each.
+
+    A value is a graph input, the result of an operator, or one of its several results (a ``getitem``).
+    """
+    found: dict[fx.Node, int] = {}
+    pending = [(source, _bytes(source)) for source in node.all_input_nodes]
     while pending:
-        source = pending.pop()
-        if source.op == "call_function" and not launches(source):
-            pending.extend(source.all_input_nodes)
+        source, num_bytes = pending.pop()
+        is_value = source.op != "call_function" or launches(launch_of(source))
+        if is_value and (
+            source.target is operator.getitem or launches(source) or source.op != "call_function"
+        ):
+            found[source] = max(found.get(source, 0), min(num_bytes, _bytes(source)))
         else:
-            found[source] = None
-    return list(found)
+            pending += [(before, num_bytes) for before in source.all_input_nodes]
+    return found
+
+
+def _bytes(node: fx.Node) -> int:
+    tensor = tensor_of(node)
+    return 0 if tensor is None else tensor_bytes(tensor)
 
 
 def group_kernels(nodes: Sequence[fx.Node], *, fused: bool) -> KernelMap:
-    """Group the operators of a graph (or of a stretch of one, in execution order) into kernels.
+    """Group the operators of a graph into kernels; ``nodes`` are all of its nodes in execution order.
 
     ``fused`` says whether a compiler fuses them, as mode ``inductor`` does.
     """
     launched = [node for node in nodes if launches(node)]
-    sources = {node: producers_of(node) for node in launched}
-    groups = _fuse(launched, sources) if fused else {node: node for node in launched}
+    reads = {node: values_read(node) for node in launched}
+    inlined = _inlined(nodes, launched, reads) if fused else set()
+    real = [node for node in launched if node not in inlined]
+    bodies = {node: _body(node, reads, inlined) for node in real}
+    groups = _fuse(real, bodies) if fused else {node: node for node in real}
     members: dict[fx.Node, list[fx.Node]] = defaultdict(list)
-    for node in launched:
+    for node in real:
         members[groups[node]].append(node)
-    storages = find_storages(nodes)
-    written = [storage for storage in storages if _leaves_kernel(storage, groups)]
-    order = _order(members, groups, sources, written, nodes)
+    written = [storage for storage in find_storages(nodes) if _is_stored(storage, groups)]
+    stored = {launch_of(storage.base) for storage in written}
+    order = _order(members, groups, bodies, stored, nodes)
+    position = {node: index for index, node in enumerate(nodes)}
+    kernels = tuple(_launch(members[root], bodies, stored, position) for root in order)
     kernel_of = {node: index for index, root in enumerate(order) for node in members[root]}
-    kernels = tuple(tuple(members[root]) for root in order)
-    return KernelMap(kernels, MappingProxyType(kernel_of), tuple(written))
+    readers: dict[fx.Node, set[int]] = defaultdict(set)
+    for index, kernel in enumerate(kernels):
+        for value in kernel.reads:
+            readers[value].add(index)
+    frozen = {value: frozenset(indices) for value, indices in readers.items()}
+    return KernelMap(kernels, MappingProxyType(kernel_of), tuple(written), MappingProxyType(frozen))
 
 
-def _fuse(launched: Sequence[fx.Node], sources: Mapping[fx.Node, list[fx.Node]]) -> dict[fx.Node, fx.Node]:
-    parent = {node: node for node in launched}
+@dataclass(frozen=True)
+class _Body:
+    """What computing one stored value takes: the operators inlined for it, and what they read from memory."""
+
+    operators: tuple[fx.Node, ...]
+    reads: Mapping[fx.Node, int]
+
+
+def _inlined(
+    nodes: Sequence[fx.Node], launched: Sequence[fx.Node], reads: Mapping[fx.Node, Mapping[fx.Node, int]]
+) -> set[fx.Node]:
+    """Return the pointwise operators that are computed where they are read and never stored."""
+    must_store: set[fx.Node] = set()
+    for node in nodes:
+        if node.op == "output":
+            must_store.update(values_read(node))
+        elif node in reads and is_unfusible(node):
+            must_store.update(reads[node])
+    inlined: set[fx.Node] = set()
+    leaves: dict[fx.Node, frozenset[fx.Node]] = {}
+    for node in launched:
+        below = frozenset[fx.Node]().union(*(leaves.get(value, {value}) for value in reads[node]))
+        is_pointwise = not is_unfusible(node) and class_of_operator(node.target) != "reduction"
+        several = len(node.users) > 1
+        if is_pointwise and node not in must_store and not (several and len(below) > _MAX_READS):
+            inlined.add(node)
+            leaves[node] = below
+    return inlined
+
+
+def _body(node: fx.Node, reads: Mapping[fx.Node, Mapping[fx.Node, int]], inlined: set[fx.Node]) -> _Body:
+    operators: dict[fx.Node, None] = {node: None}
+    found: dict[fx.Node, int] = {}
+    pending = [node]
+    while pending:
+        for value, num_bytes in reads[pending.pop()].items():
+            if value in inlined:
+                if value not in operators:
+                    operators[value] = None
+                    pending.append(value)
+            else:
+                found[value] = max(found.get(value, 0), num_bytes)
+    return _Body(tuple(operators), found)
+
+
+def _fuse(real: Sequence[fx.Node], bodies: Mapping[fx.Node, _Body]) -> dict[fx.Node, fx.Node]:
+    parent = {node: node for node in real}
 
     def root(node: fx.Node) -> fx.Node:
         while parent[node] is not node:
@@ -121,80 +212,101 @@ def _fuse(launched: Sequence[fx.Node], sources: Mapping[fx.Node, list[fx.Node]])
             node = parent[node]
         return node
 
-    weight: dict[fx.Node, int] = {}
-    alone = {node: is_unfusible(node) for node in launched}
-    level = _levels(launched, sources, alone)
-    for node in launched:
-        weight[node] = max([_bytes(node), *(_weight_of(source, weight, alone) for source in sources[node])])
-        if alone[node]:
+    level = _levels(real, bodies)
+    for node in real:
+        if is_unfusible(node):
             continue
-        for source in [source for source in sources[node] if source in level]:
-            is_table = weight[source] < _TABLE_SHARE * _bytes(node)
-            if not alone[source] and level[source] == level[node] and not is_table:
+        for value in bodies[node].reads:
+            source = launch_of(value)
+            if source in level and not is_unfusible(source) and level[source] == level[node]:
                 parent[root(source)] = root(node)
-    return {node: root(node) for node in launched}
+    return {node: root(node) for node in real}
 
 
-def _levels(
-    launched: Sequence[fx.Node], sources: Mapping[fx.Node, list[fx.Node]], alone: Mapping[fx.Node, bool]
-) -> dict[fx.Node, int]:
+def _levels(real: Sequence[fx.Node], bodies: Mapping[fx.Node, _Body]) -> dict[fx.Node, int]:
     level: dict[fx.Node, int] = {}
     readers: dict[fx.Node, list[fx.Node]] = defaultdict(list)
-    for node in launched:
-        read = [source for source in sources[node] if source in level]
-        level[node] = max((level[source] + alone[source] for source in read), default=0)
+    for node in real:
+        read = [source for source in map(launch_of, bodies[node].reads) if source in level]
+        level[node] = max((level[source] + is_unfusible(source) for source in read), default=0)
         for source in read:
             readers[source].append(node)
-    for node in reversed(launched):
-        # A compiler writes a pointwise operator into the kernel of its reader.
-        if readers[node] and not alone[node] and class_of_operator(node.target) != "reduction":
+    for node in reversed(real):
+        if readers[node] and not is_unfusible(node) and class_of_operator(node.target) != "reduction":
             level[node] = min(level[reader] for reader in readers[node])
     return level
 
 
-def _weight_of(source: fx.Node, weight: Mapping[fx.Node, int], alone: Mapping[fx.Node, bool]) -> int:
-    """Return the largest tensor that went into a fused value, or the size of a stored one."""
-    return _bytes(source) if source not in weight or alone[source] else weight[source]
-
-
-def _bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    values = value if isinstance(value, tuple | list) else (value,)
-    tensor = tensor_of(node)
-    if tensor is not None:
-        return tensor_bytes(tensor)
-    return sum(item.numel() * item.element_size() for item in values if hasattr(item, "element_size"))
-
-
-def _leaves_kernel(storage: Storage, groups: Mapping[fx.Node, fx.Node]) -> bool:
+def _is_stored(storage: Storage, groups: Mapping[fx.Node, fx.Node]) -> bool:
+    """Whether a storage takes memory: it comes from outside, leaves the graph, or another kernel reads it."""
     base = launch_of(storage.base)
+    if base.op != "call_function" or not launches(base):
+        return True
     if base not in groups:
+        return False
+    if is_unfusible(base):
         return True
     own = groups[base]
-    for node in storage.nodes:
-        for user in node.users:
-            if user.op == "output" or (user in groups and groups[user] is not own):
-                return True
-    return is_unfusible(base)
+    return any(
+        user.op == "output" or _read_elsewhere(user, own, groups, set())
+        for node in storage.nodes
+        for user in node.users
+    )
+
+
+def _read_elsewhere(
+    user: fx.Node,
+    own: fx.Node,
+    groups: Mapping[fx.Node, fx.Node],
+    seen: set[fx.Node],
+) -> bool:
+    """Whether a user, or a kernel that it is inlined into, belongs to another group than ``own``."""
+    if user in groups:
+        return groups[user] is not own
+    if user in seen or user.op != "call_function":
+        return False
+    seen.add(user)
+    return any(_read_elsewhere(after, own, groups, seen) for after in user.users)
+
+
+def _launch(
+    group: Sequence[fx.Node],
+    bodies: Mapping[fx.Node, _Body],
+    stored: set[fx.Node],
+    position: Mapping[fx.Node, int],
+) -> Launch:
+    inside = {node for member in group for node in bodies[member].operators}
+    reads: dict[fx.Node, int] = {}
+    for member in group:
+        for value, num_bytes in bodies[member].reads.items():
+            if launch_of(value) not in inside:
+                reads[value] = max(reads.get(value, 0), num_bytes)
+    operators = tuple(sorted(inside, key=position.__getitem__))
+    return Launch(operators, MappingProxyType(reads), frozenset(inside & stored))
 
 
 def _order(
     members: Mapping[fx.Node, list[fx.Node]],
     groups: Mapping[fx.Node, fx.Node],
-    sources: Mapping[fx.Node, list[fx.Node]],
-    written: Sequence[Storage],
+    bodies: Mapping[fx.Node, _Body],
+    stored: set[fx.Node],
     nodes: Sequence[fx.Node],
 ) -> list[fx.Node]:
     """Put the groups in execution order: by the first value that each leaves in memory, what it reads before it."""
     position = {node: index for index, node in enumerate(nodes)}
-    stored = {launch_of(storage.base) for storage in written}
     first = {
         root: min([position[node] for node in group if node in stored] or [position[group[-1]]])
         for root, group in members.items()
     }
     needs = {
         root: sorted(
-            {groups[source] for node in group for source in sources[node] if source in groups} - {root},
+            {
+                groups[source]
+                for node in group
+                for source in map(launch_of, bodies[node].reads)
+                if source in groups
+            }
+            - {root},
             key=first.__getitem__,
         )
         for root, group in members.items()
@@ -214,10 +326,3 @@ def _order(
             else:
                 pending.extend(reversed(missing))
     return order
-
-
-def launch_of(node: fx.Node) -> fx.Node:
-    """Return the call behind a node that unpacks one of its results."""
-    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node

@@ -15,7 +15,7 @@ from torch import fx
 
 from offload_runtime.graph.costs import cost_of_kernel, duration_ms
 from offload_runtime.graph.joint import JointGraph, origin_of
-from offload_runtime.graph.kernels import is_unfusible, launch_of, launches
+from offload_runtime.graph.kernels import Launch, is_unfusible, launch_of, launches, values_read
 from offload_runtime.graph.operators import is_random, operator_of
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.passes.candidates import SavedStorage
@@ -42,7 +42,9 @@ def recompute_options(
     """
     saved = {node: index for index, item in enumerate(stored) for node in item.storage.nodes}
     backward = partition.backward.graph.nodes
-    again = {name for node in backward if node.op == "call_function" and (name := origin_of(node)) is not None}
+    again = {
+        name for node in backward if node.op == "call_function" and (name := origin_of(node)) is not None
+    }
     return [
         _option(index, item, saved, again, joint, fused=mode == "inductor", profile=profile)
         for index, item in enumerate(stored)
@@ -102,10 +104,17 @@ def _duration_ms(chain: Sequence[fx.Node], own: fx.Node, fused: bool, profile: H
     """Return the time of a chain: its unfusible operators one by one, the others as one kernel where they fuse."""
     single = [node for node in chain if not fused or is_unfusible(node)]
     together = [node for node in chain if fused and not is_unfusible(node)]
-    total = sum(duration_ms(cost_of_kernel([node], fused=fused), profile) for node in single)
+    launched = [Launch((node,), values_read(node), frozenset((node,))) for node in single]
     if together:
+        inside, read = set(together), [values_read(node) for node in together]
+        reads = {
+            value: num_bytes
+            for values in read
+            for value, num_bytes in values.items()
+            if launch_of(value) not in inside
+        }
         stored = frozenset(
             node for node in together if node is own or any(user in set(single) for user in node.users)
         )
-        total += duration_ms(cost_of_kernel(together, fused=fused, written=stored), profile)
-    return total
+        launched.append(Launch(tuple(together), reads, stored))
+    return sum(duration_ms(cost_of_kernel(kernel, fused=fused), profile) for kernel in launched)

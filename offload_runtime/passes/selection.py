@@ -248,11 +248,17 @@ def _choices(
         layer = candidate.activation.layer
         is_kept = num_layers is not None and layer is not None and layer >= num_layers - keep_last
         may_leave = candidate.obstacle is None and (decision.must or not is_kept)
-        may_leave = may_leave and (decision.action == "offload" or item.storage.num_bytes >= _MIN_PLANNED_BYTES)
+        may_leave = may_leave and (
+            decision.action == "offload" or item.storage.num_bytes >= _MIN_PLANNED_BYTES
+        )
         fates: set[Fate] = set() if decision.must and decision.action != "save" else {"save"}
         if decision.action in ("offload", "auto") and may_leave:
             fates.add("offload")
-        if decision.action in ("recompute", "auto") and option is not None and item.judged.decision is not None:
+        if (
+            decision.action in ("recompute", "auto")
+            and option is not None
+            and item.judged.decision is not None
+        ):
             fates.add("recompute")
         choices.append(Choice(frozenset(fates or {"save"}), option))
     return choices

@@ -1,6 +1,6 @@
 """Turn a partitioned pair into the step that simulator and planner work on, and its positions into those of nodes.
 
-    Partition, saved storages, hardware -> StepTrace (kernels, storages, items) + where each kernel stands in the graphs
+Partition, saved storages, hardware -> StepTrace (kernels, storages, items) + where each kernel stands in the graphs
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import fx
 from offload_runtime.compiler import Fate
 from offload_runtime.graph.costs import cost_of_kernel, duration_ms, workspace_bytes
 from offload_runtime.graph.joint import JointGraph
-from offload_runtime.graph.kernels import KernelMap, group_kernels, is_scatter, is_unfusible, launch_of
+from offload_runtime.graph.kernels import group_kernels, is_scatter, is_unfusible, launch_of
 from offload_runtime.graph.storages import Storage, find_storages
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.passes.candidates import SavedStorage
@@ -67,9 +67,7 @@ class TracedPair:
     def moves(self, transfers: Sequence[Transfer], candidates: Sequence[Candidate]) -> tuple[Move, ...]:
         """Return transfers between nodes as moves between kernels: what a schedule by layers means in time."""
         by_source = {
-            source.node: index
-            for index, candidate in enumerate(candidates)
-            for source in candidate.sources
+            source.node: index for index, candidate in enumerate(candidates) for source in candidate.sources
         }
         found: dict[int, Move] = {}
         for transfer in transfers:
@@ -144,19 +142,19 @@ class _Side:
         self.storages = find_storages(nodes)
         self.offset = offset
         self.written = {id(storage.base) for storage in self.map.written}
-        written = frozenset(launch_of(storage.base) for storage in self.map.written)
         position = {node: index for index, node in enumerate(nodes)}
         self.kernels: list[Kernel] = []
         self.positions: list[int] = []
         self.workspaces: list[Region] = []
-        for index, operators in enumerate(self.map.kernels):
-            cost = cost_of_kernel(operators, fused=fused, written=written)
+        for index, kernel in enumerate(self.map.kernels):
+            operators = kernel.operators
+            cost = cost_of_kernel(kernel, fused=fused)
             layers = Counter(layer for layer in map(joint.layer_of, operators) if layer is not None)
             layer = layers.most_common(1)[0][0] if layers else None
             name = operators[-1].name
             self.kernels.append(Kernel(name, duration_ms(cost, profile), layer))
             self.positions.append(max(position[node] for node in operators))
-            num_bytes = workspace_bytes(operators)
+            num_bytes = workspace_bytes(kernel)
             if num_bytes:
                 at = index + offset
                 self.workspaces.append(Region(f"workspace of {name}", num_bytes, at, at))
@@ -180,7 +178,9 @@ def _item(item: SavedStorage, candidate: Candidate, choice: Choice, first: _Side
     created = first.creation(item.storage)
     forward = first.reads(item.storage)
     inputs = {saved.backward for saved in item.saved}
-    backward = [read for storage in second.storages if inputs & set(storage.nodes) for read in second.reads(storage)]
+    backward = [
+        read for storage in second.storages if inputs & set(storage.nodes) for read in second.reads(storage)
+    ]
     start, end = second.offset, second.offset + len(second.kernels) - 1
     ready = max(
         [created or 0]
@@ -255,7 +255,9 @@ def _reuse_dying_buffers(
     for item in items:
         dying[item.last_backward_use, item.num_bytes] += 1
     operators: Mapping[int, fx.Node] = {
-        index + side.offset: kernel[0] for side in (first, second) for index, kernel in enumerate(side.map.kernels)
+        index + side.offset: kernel.operators[-1]
+        for side in (first, second)
+        for index, kernel in enumerate(side.map.kernels)
     }
     found = []
     for region in regions:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from offload_runtime.compiler import CompiledPolicy, Fate
+from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.passes.candidates import count_replayed_views
 from offload_runtime.passes.foreign import foreign_verdicts
+from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle
-from offload_runtime.passes.partition import Partition
 from offload_runtime.plan import Candidate, TensorVerdict
 
 __all__ = ["collect_verdicts"]
@@ -118,5 +118,3 @@ def _broken_must(verdict: TensorVerdict, policy: CompiledPolicy) -> list[Diagnos
     if rule is None:
         return [diagnostic]
     return [replace(diagnostic, file=rule.span.file, line=rule.span.line, column=rule.span.column)]
-
-
