@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offload_runtime.compiler import Fate
-from offload_runtime.planning.lanes import simulate_problem
+from offload_runtime.planning.lanes import simulate_problem, step_ms
 from offload_runtime.planning.lifetimes import Problem, Uses, effective_uses, host_curve, least_curve
 from offload_runtime.planning.limits import Limits
 from offload_runtime.planning.placement import place_problem
@@ -29,12 +29,12 @@ class Plan:
 
 
 class Evaluator:
-    """Judges choices of fates of one problem under one set of limits, and counts how many it has simulated."""
+    """Judges choices of fates of one problem under one set of limits, and counts how many it has judged."""
 
     def __init__(self, problem: Problem, limits: Limits) -> None:
         self.problem = problem
         self.limits = limits
-        self.num_simulated = 0
+        self.num_judged = 0
         self._scores: dict[tuple[Fate, ...], Score] = {}
 
     def plan(self, fates: Sequence[Fate]) -> Plan:
@@ -43,28 +43,31 @@ class Evaluator:
         curve = least_curve(self.problem, fates, uses)
         moves = place_problem(self.problem, fates, uses, curve, self.limits.device)
         simulation = simulate_problem(self.problem, fates, moves, uses)
-        score = (
-            self._excess(fates, uses, curve),
-            round(simulation.step_ms, 6),
-            self.moved_bytes(fates),
-            sum(fate == "recompute" for fate in fates),
-        )
-        return Plan(tuple(fates), moves, simulation, score)
+        excess = self._excess(fates, uses, curve)
+        return Plan(tuple(fates), moves, simulation, self._score(fates, excess, simulation.step_ms))
 
     def score(self, fates: Sequence[Fate]) -> Score:
         """Return the score; what does not fit is not simulated (its time counts as 0)."""
         key = tuple(fates)
         if key not in self._scores:
-            excess = self.excess(fates)
+            self.num_judged += 1
+            uses = effective_uses(self.problem, fates)
+            curve = least_curve(self.problem, fates, uses)
+            excess = self._excess(fates, uses, curve)
             if excess:
                 self._scores[key] = (excess, 0.0, 0, 0)
             else:
-                self.num_simulated += 1
-                self._scores[key] = self.plan(key).score
+                moves = place_problem(self.problem, fates, uses, curve, self.limits.device)
+                self._scores[key] = self._score(fates, 0, step_ms(self.problem, fates, moves, uses))
         return self._scores[key]
+
+    def _score(self, fates: Sequence[Fate], excess: int, taken_ms: float) -> Score:
+        num_recomputed = sum(fate == "recompute" for fate in fates)
+        return (excess, round(taken_ms, 6), self.moved_bytes(fates), num_recomputed)
 
     def excess(self, fates: Sequence[Fate]) -> int:
         """Return by how many bytes the device, host and budget limits are exceeded, together; 0: it fits."""
+        self.num_judged += 1
         uses = effective_uses(self.problem, fates)
         return self._excess(fates, uses, least_curve(self.problem, fates, uses))
 

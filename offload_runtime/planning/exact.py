@@ -7,7 +7,6 @@ lets what is not leave the device at no cost; see :class:`_Bound`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.evaluation import Evaluator, Score, permitted, untouched
@@ -55,7 +54,7 @@ def exact_floor(evaluator: Evaluator) -> tuple[Fate, ...] | None:
 
     def least(fates: Sequence[Fate], open_items: set[int]) -> Score:
         fewest = bound.leaving(fates, open_items)
-        peak = max(least_curve(problem, fewest, effective_uses(problem, fewest)), default=0)
+        peak = max(least_curve(problem, fewest, bound.least_uses(fewest)), default=0)
         decided = bound.resting(fates, open_items)
         return (bound.least_host_excess(decided), float(peak), evaluator.moved_bytes(decided), 0)
 
@@ -100,16 +99,15 @@ def _branch(
 class _Bound:
     """Lower bounds for partly decided fates.
 
-    Deciding more never takes a need away: recomputing another item only makes first uses earlier and last uses
-    later. So memory is bounded with the needs of the decided items, and what depends on how early a use may become
-    (host memory, the place of recomputation) with the earliest that is possible.
+    Recomputing another item only makes first uses earlier, so the decided items give each first use at the latest,
+    for memory and for what the link has to bring back. What becomes cheaper with an earlier use (host memory, memory
+    that is held until another item is recomputed, time for the link) is bounded with the earliest use there can be.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
         self._problem = evaluator.problem
         self._earliest = earliest_first_uses(evaluator.problem)
-        self._ends_ms = list(accumulate(self._problem.durations_ms, initial=0.0))
 
     def leaving(self, fates: Sequence[Fate], open_items: set[int]) -> list[Fate]:
         """Let every open item that may leave do so by itself."""
@@ -121,6 +119,17 @@ class _Bound:
     def resting(self, fates: Sequence[Fate], open_items: set[int]) -> list[Fate]:
         """Let every open item stay: it then costs no time and no host memory."""
         return ["save" if i in open_items else fate for i, fate in enumerate(fates)]
+
+    def least_uses(self, fates: Sequence[Fate]) -> Uses:
+        """Return the first uses at the latest and the last uses at the earliest, whatever else is recomputed."""
+        items = self._problem.trace.items
+        last = [item.last_backward_use for item in items]
+        for index in self._problem.users_first:
+            recompute = items[index].recompute
+            if fates[index] == "recompute" and recompute is not None:
+                for needed in recompute.needs:
+                    last[needed] = max(last[needed], self._earliest[index])
+        return Uses(effective_uses(self._problem, fates).first, last)
 
     def host_excess(self, fates: Sequence[Fate], uses: Uses) -> int:
         limits = self._evaluator.limits
@@ -140,7 +149,7 @@ class _Bound:
         limit = self._evaluator.limits.device
         if limit is not None:
             fewest = self.leaving(fates, open_items)
-            curve = least_curve(self._problem, fewest, effective_uses(self._problem, fewest))
+            curve = least_curve(self._problem, fewest, self.least_uses(fewest))
             excess += max(0, max(curve, default=0) - limit)
         if excess:
             return (excess, 0.0, 0, 0)
@@ -153,8 +162,8 @@ class _Bound:
         """Bound the step time of the decided items: what they compute, and what the link needs for them."""
         problem, items = self._problem, self._problem.trace.items
         offloaded = [i for i, fate in enumerate(decided) if fate == "offload"]
-        turn_ms = self._ends_ms[problem.trace.num_forward]
-        total_ms = self._ends_ms[-1]
+        turn_ms = problem.until_ms[problem.trace.num_forward]
+        total_ms = problem.until_ms[-1]
         recompute = [
             (self._earliest[i], recompute.duration_ms)
             for i, fate in enumerate(decided)
@@ -163,7 +172,7 @@ class _Bound:
         recompute_ms = sum(duration_ms for _, duration_ms in recompute)
         lane_ms = 0.0
         for i in sorted(offloaded, key=lambda i: (items[i].ready, i)):
-            lane_ms = max(lane_ms, self._ends_ms[items[i].ready + 1]) + problem.d2h_ms[i]
+            lane_ms = max(lane_ms, problem.until_ms[items[i].ready + 1]) + problem.d2h_ms[i]
         forward_ms = max(turn_ms, lane_ms)
         backward_ms = total_ms - turn_ms + recompute_ms
         uses = effective_uses(problem, decided)
@@ -172,7 +181,7 @@ class _Bound:
             copied_ms += problem.h2d_ms[i]
             at = uses.first[i]
             behind_ms = sum(duration_ms for kernel, duration_ms in recompute if kernel >= at)
-            backward_ms = max(backward_ms, copied_ms + total_ms - self._ends_ms[at] + behind_ms)
+            backward_ms = max(backward_ms, copied_ms + total_ms - problem.until_ms[at] + behind_ms)
         contention = problem.link.contention
         busy_ms = sum(problem.d2h_ms[i] + problem.h2d_ms[i] for i in offloaded)
         slowed_ms = total_ms + recompute_ms + busy_ms * contention / (1 + contention)

@@ -6,50 +6,69 @@ from collections.abc import Iterator, Sequence
 
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.evaluation import Evaluator, permitted, rests
+from offload_runtime.planning.rounding import repair
 
 __all__ = ["improve"]
 
 _Change = tuple[tuple[int, Fate], ...]
 
 
-def improve(evaluator: Evaluator, fates: Sequence[Fate], *, num_evaluations: int) -> tuple[Fate, ...]:
-    """Return fates that score no worse, after at most ``num_evaluations`` simulations.
+def improve(
+    evaluator: Evaluator, fates: Sequence[Fate], *, num_evaluations: int, good_ms: float = 0.0
+) -> tuple[Fate, ...]:
+    """Return fates that score no worse, after at most ``num_evaluations`` judgements.
 
-    ``fates`` have to fit. One round tries to let each item stay, then to offload what is recomputed and the
-    other way round, then to trade the fates of two items: first the items that cost time (recomputed, or waited for).
+    ``fates`` have to fit. One round tries, for the items that cost time (recomputed, or waited for) first, to let the
+    item stay; to let it stay and repair what then does not fit; to offload what is recomputed and the other
+    way round; and to trade the fates of two items. A step time of ``good_ms`` is not improved by trades.
     """
     best = tuple(fates)
     best_score = evaluator.score(best)
-    stop = evaluator.num_simulated + num_evaluations
+    stop = evaluator.num_judged + num_evaluations
     improved = True
-    while improved and evaluator.num_simulated < stop:
+    while improved:
         improved = False
-        for change in _changes(evaluator, best):
-            if evaluator.num_simulated >= stop:
-                break
-            # A kept change may have been one of these already.
+        for change, mend in _changes(evaluator, best, trade=best_score[1] > good_ms):
+            if evaluator.num_judged >= stop:
+                return best
+            # What was kept before may have been this.
             if all(best[index] == fate for index, fate in change):
                 continue
-            candidate = list(best)
-            for index, fate in change:
-                candidate[index] = fate
+            candidate: tuple[Fate, ...] | None = _changed(best, change)
+            if mend and candidate is not None:
+                candidate = repair(evaluator, candidate, fixed=[index for index, _ in change])
+            if candidate is None:
+                continue
             score = evaluator.score(candidate)
             if score < best_score:
-                best, best_score, improved = tuple(candidate), score, True
+                best, best_score, improved = candidate, score, True
     return best
 
 
-def _changes(evaluator: Evaluator, fates: Sequence[Fate]) -> Iterator[_Change]:
+def _changes(evaluator: Evaluator, fates: tuple[Fate, ...], *, trade: bool) -> Iterator[tuple[_Change, bool]]:
+    """Yield changes, and whether what then does not fit is to be repaired."""
+    problem = evaluator.problem
     costly = _by_cost(evaluator, fates)
+    stays: list[_Change] = [
+        ((index, choices[0]),) for index in costly if rests((choices := permitted(problem, index))[0])
+    ]
+    for change in stays:
+        yield change, False
+    for change in stays if trade else ():
+        yield change, True
     for index in costly:
-        stay = permitted(evaluator.problem, index)[0]
-        if rests(stay):
-            yield ((index, stay),)
-    for index in costly:
-        for fate in permitted(evaluator.problem, index):
+        for fate in permitted(problem, index):
             if not rests(fate) and fate != fates[index]:
-                yield ((index, fate),)
-    yield from _trades(evaluator, fates, costly)
+                yield ((index, fate),), False
+    for change in _trades(evaluator, fates, costly) if trade else ():
+        yield change, False
+
+
+def _changed(fates: tuple[Fate, ...], change: _Change) -> tuple[Fate, ...]:
+    changed = list(fates)
+    for index, fate in change:
+        changed[index] = fate
+    return tuple(changed)
 
 
 def _by_cost(evaluator: Evaluator, fates: Sequence[Fate]) -> list[int]:

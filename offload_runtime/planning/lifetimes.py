@@ -17,22 +17,25 @@ from itertools import accumulate
 from offload_runtime.compiler import Fate
 from offload_runtime.step import Item, LinkRates, StepTrace
 
-__all__ = ["Problem", "Uses", "effective_uses", "host_curve", "least_curve", "with_intervals"]
+__all__ = ["Problem", "Uses", "curve_of", "effective_uses", "host_curve", "least_curve"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """A trace and a link with what every evaluation needs of them, computed once.
 
-    ``durations_ms`` are those of the kernels; ``region_bytes`` is the curve of resident bytes and regions;
-    ``d2h_ms`` and ``h2d_ms`` are the copy times of each item, alone on the link; ``users_first`` lists the items
-    that can be recomputed, an item after those that are recomputed from it.
+    ``durations_ms`` are those of the kernels, ``until_ms`` their sum before each kernel (one more at the end).
+    ``region_bytes`` is the curve of resident bytes and regions, and ``region_steps`` by how much it changes at each
+    kernel (one more at the end). ``d2h_ms`` and ``h2d_ms`` are the copy times of each item, alone on the link.
+    ``users_first`` lists the items that can be recomputed, an item after those that are recomputed from it.
     """
 
     trace: StepTrace
     link: LinkRates
     durations_ms: tuple[float, ...]
+    until_ms: tuple[float, ...]
     region_bytes: tuple[int, ...]
+    region_steps: tuple[int, ...]
     d2h_ms: tuple[float, ...]
     h2d_ms: tuple[float, ...]
     users_first: tuple[int, ...]
@@ -40,13 +43,18 @@ class Problem:
     @classmethod
     def of(cls, trace: StepTrace, link: LinkRates) -> Problem:
         """Derive the numbers; raise ValueError if items need each other in a circle."""
-        intervals = [(region.first, region.last, region.num_bytes) for region in trace.regions]
-        start = [trace.resident_bytes] * len(trace.kernels)
+        steps = [0] * (len(trace.kernels) + 1)
+        steps[0] = trace.resident_bytes
+        for region in trace.regions:
+            steps[region.first] += region.num_bytes
+            steps[region.last + 1] -= region.num_bytes
         return cls(
             trace=trace,
             link=link,
             durations_ms=tuple(kernel.duration_ms for kernel in trace.kernels),
-            region_bytes=tuple(with_intervals(start, intervals)),
+            until_ms=tuple(accumulate((kernel.duration_ms for kernel in trace.kernels), initial=0.0)),
+            region_bytes=tuple(accumulate(steps[:-1])),
+            region_steps=tuple(steps),
             d2h_ms=tuple(_copy_ms(item, link.d2h_bytes_per_ms, link) for item in trace.items),
             h2d_ms=tuple(_copy_ms(item, link.h2d_bytes_per_ms, link) for item in trace.items),
             users_first=_users_first(trace.items),
@@ -85,7 +93,7 @@ def least_curve(problem: Problem, fates: Sequence[Fate], uses: Uses) -> list[int
         else:
             intervals.append((item.created, item.last_forward_use, item.num_bytes))
             intervals.append((first, last, item.num_bytes))
-    return with_intervals(problem.region_bytes, intervals)
+    return curve_of(problem.region_steps, intervals)
 
 
 def host_curve(problem: Problem, fates: Sequence[Fate], uses: Uses) -> list[int]:
@@ -95,16 +103,17 @@ def host_curve(problem: Problem, fates: Sequence[Fate], uses: Uses) -> list[int]
         for item, fate, first in zip(problem.trace.items, fates, uses.first, strict=True)
         if fate == "offload"
     ]
-    return with_intervals([0] * len(problem.durations_ms), intervals)
+    return curve_of([0] * len(problem.region_steps), intervals)
 
 
-def with_intervals(curve: Sequence[int], intervals: Iterable[tuple[int, int, int]]) -> list[int]:
-    """Return ``curve`` plus ``(first, last, num_bytes)`` intervals, both ends included."""
-    steps = [0] * (len(curve) + 1)
+def curve_of(steps: Sequence[int], intervals: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Return the curve with these steps plus ``(first, last, num_bytes)`` intervals, both ends included."""
+    changed = list(steps)
     for first, last, num_bytes in intervals:
-        steps[first] += num_bytes
-        steps[last + 1] -= num_bytes
-    return [before + added for before, added in zip(curve, accumulate(steps[:-1]), strict=True)]
+        changed[first] += num_bytes
+        changed[last + 1] -= num_bytes
+    changed.pop()
+    return list(accumulate(changed))
 
 
 def _copy_ms(item: Item, bytes_per_ms: float, link: LinkRates) -> float:

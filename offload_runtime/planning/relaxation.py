@@ -32,6 +32,7 @@ __all__ = ["Relaxed", "earliest_first_uses", "relax"]
 _NUM_SEGMENTS = 150
 _MAX_GROUPS = 4
 _MOVING = 1e-6
+_TOLERANCE = 1e-6  # what the solver may be off, in ms and in units of memory
 _Terms = Iterable[tuple[int, float]]
 
 
@@ -171,12 +172,22 @@ class _Program:
         for group, d2h, h2d in zip(self._groups, self._d2h, self._h2d, strict=True):
             ready = sorted((self._items[i].ready, i) for i in group.items)
             for s in range(len(d2h)):
-                able = [(self._offload[i], -self._problem.d2h_ms[i]) for at, i in ready if at < forward[s + 1]]
-                self._rows.at_most(0.0, ((column, 1.0) for column in d2h[: s + 1]), able)
+                copied = [(column, 1.0) for column in d2h[: s + 1]]
+                by_start = [
+                    (self._offload[i], -self._problem.d2h_ms[i]) for at, i in ready if at < forward[s]
+                ]
+                new = [(at, i) for at, i in ready if forward[s] <= at < forward[s + 1]]
+                by_end = [(self._offload[i], -self._problem.d2h_ms[i]) for _, i in new]
+                self._rows.at_most(0.0, copied, by_start, by_end)
+                if new:  # what becomes ready within the segment is copied in the rest of it
+                    rest_ms = self._problem.until_ms[forward[s + 1]] - self._problem.until_ms[new[0][0] + 1]
+                    self._rows.at_most(rest_ms, copied, by_start, [(self._forward_extra[s], -1.0)])
             all_of_them = [(self._offload[i], self._problem.d2h_ms[i]) for i in group.items]
             self._rows.at_most(0.0, ((column, -1.0) for column in d2h), all_of_them)
             for s in range(len(h2d)):
-                self._rows.at_most(0.0, ((column, -1.0) for column in h2d[: s + 1]), self._due(group, backward[s]))
+                self._rows.at_most(
+                    0.0, ((column, -1.0) for column in h2d[: s + 1]), self._due(group, backward[s])
+                )
 
     def _due(self, group: _Group, kernel: int) -> list[tuple[int, float]]:
         """Return the copy time of what has to be back before ``kernel`` runs (the end of the step: all of it)."""
@@ -272,7 +283,7 @@ class _Program:
         if found.status == 2:
             return None
         assert found.status == 0, f"linear program: {found.message}"
-        least = float(found.fun) - most_moved
+        least = float(found.fun) - most_moved - _TOLERANCE
         return Relaxed(
             step_ms=max(self._kernel_ms + least, 0.0) if self._peak is None else 0.0,
             peak_bytes=least * self._unit if self._peak is not None else 0.0,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Collection, Sequence
 
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.evaluation import Evaluator, permitted, rests, untouched
@@ -38,13 +37,16 @@ def rounded(problem: Problem, relaxed: Relaxed) -> tuple[Fate, ...]:
     return tuple(fates)
 
 
-def repair(evaluator: Evaluator, fates: Sequence[Fate]) -> tuple[Fate, ...] | None:
+def repair(
+    evaluator: Evaluator, fates: Sequence[Fate], *, fixed: Collection[int] = ()
+) -> tuple[Fate, ...] | None:
     """Change fates until everything fits: the least time per byte first; None if that leads nowhere.
 
-    First fewer items are offloaded until host limit and budget hold, then more leave where the device limit is exceeded.
+    First fewer items are offloaded until host limit and budget hold, then more leave where the device limit is
+    exceeded; the ``fixed`` items stay as they are.
     """
     current = _fit_host(evaluator, list(fates))
-    tried: set[tuple[int, Fate]] = set()
+    tried = {(index, fate) for index in fixed for fate in permitted(evaluator.problem, index)}
     excess = evaluator.excess(current)
     while excess:
         change = _cheapest(evaluator, current, tried)
@@ -94,8 +96,7 @@ def _cheapest(
     items = problem.trace.items
     curve = least_curve(problem, fates, effective_uses(problem, fates))
     peak_at = curve.index(max(curve))
-    ends_ms = list(accumulate(problem.durations_ms, initial=0.0))
-    until_ms = ends_ms[min(peak_at, problem.trace.num_forward)]
+    until_ms = problem.until_ms[min(peak_at, problem.trace.num_forward)]
     copied_ms = sum(problem.d2h_ms[i] for i, fate in enumerate(fates) if fate == "offload")
     moved_bytes = evaluator.moved_bytes(fates)
     best: tuple[float, int, Fate] | None = None
@@ -110,7 +111,7 @@ def _cheapest(
             elif limits.budget is not None and moved_bytes + item.moved_bytes > limits.budget:
                 continue
             else:
-                window_ms = until_ms - ends_ms[item.ready + 1]
+                window_ms = until_ms - problem.until_ms[item.ready + 1]
                 cost_ms = max(0.0, copied_ms + problem.d2h_ms[index] - window_ms)
             per_byte = cost_ms / max(item.num_bytes, 1)
             if best is None or per_byte < best[0]:

@@ -13,14 +13,14 @@ from offload_runtime.planning.floor import floor_fates, holders_at, infeasible
 from offload_runtime.planning.improvement import improve
 from offload_runtime.planning.lifetimes import Problem
 from offload_runtime.planning.limits import Infeasible, Limits
-from offload_runtime.planning.relaxation import Relaxed
 from offload_runtime.planning.rounding import repair, rounded
 from offload_runtime.step import LinkRates, Move, Simulation, StepTrace
 
 __all__ = ["PlannedStep", "plan_fates"]
 
-_NUM_EVALUATIONS = 1500
-_NUM_EVALUATIONS_PER_LIMIT = 150
+_NUM_EVALUATIONS = 4000
+_NUM_EVALUATIONS_PER_LIMIT = 1000
+_GOOD_GAP = 1e-4
 _PEAK_SHIFT = 12
 _TIME_TOLERANCE_MS = 1e-6
 
@@ -30,8 +30,8 @@ class PlannedStep:
     """The decision, one fate per item and one move per offloaded item, as simulated.
 
     ``bound_ms`` is a step time that no plan can beat under the same limits, and ``bound_bytes`` a peak, each where it
-    was minimised and None otherwise, without scipy, or where nothing had to be done. ``gap`` is how far the plan is
-    above its bound, as a share of it.
+    was minimised; None otherwise, or without scipy. A step that needs no change is its own bound. ``gap`` is how far
+    the plan is above its bound, as a share of it.
     """
 
     fates: tuple[Fate, ...]
@@ -67,10 +67,9 @@ def plan_fates(
     found = _least_time(problem, limits, _NUM_EVALUATIONS)
     if found is None:
         raise infeasible(problem, limits, None)
-    plan, relaxed = found
+    plan, bound_ms = found
     if max_step_ms is not None and plan.simulation.step_ms > max_step_ms + _TIME_TOLERANCE_MS:
         raise _out_of_time(problem, limits, plan)
-    bound_ms = None if relaxed is None else relaxed.step_ms
     gap = _gap(plan.simulation.step_ms, bound_ms)
     return PlannedStep(plan.fates, plan.moves, plan.simulation, bound_ms=bound_ms, gap=gap)
 
@@ -80,21 +79,28 @@ def _gap(reached: float, bound: float | None) -> float | None:
 
 
 def _least_time(
-    problem: Problem, limits: Limits, num_evaluations: int, start: Sequence[Fate] | None = None
-) -> tuple[Plan, Relaxed | None] | None:
-    """Return the fastest plan found under the device limit, with the relaxation; None where nothing fits.
+    problem: Problem,
+    limits: Limits,
+    num_evaluations: int,
+    *,
+    start: Sequence[Fate] | None = None,
+    within_ms: float = 0.0,
+) -> tuple[Plan, float | None] | None:
+    """Return the fastest plan found under the device limit, with its bound in ms; None where nothing fits.
 
-    ``start`` are fates to begin with, if they are better than those of the relaxation.
+    ``start`` are fates to begin with, if they are better than those of the relaxation. A plan of ``within_ms`` is
+    fast enough: it is not worked on much longer.
     """
     limits = replace(limits, step_ms=None)
     evaluator = Evaluator(problem, limits)
     plan = evaluator.plan(untouched(problem))
     if plan.score[0] == 0 and not plan.moves and not plan.score[3]:
-        return plan, None
+        return plan, plan.simulation.step_ms
     relaxed = relaxed_or_none(problem, limits)
+    bound_ms = None if relaxed is None else relaxed.step_ms
     if len(undecided(problem)) <= MAX_ITEMS:
         fates = exact_least_time(evaluator)
-        return None if fates is None else (evaluator.plan(fates), relaxed)
+        return None if fates is None else (evaluator.plan(fates), bound_ms)
     starts = [untouched(problem)]
     if relaxed is not None:
         starts.insert(0, rounded(problem, relaxed))
@@ -106,8 +112,10 @@ def _least_time(
         if lowest is None or evaluator.excess(lowest):
             return None
         fitting = [lowest]
-    best = improve(evaluator, min(fitting, key=evaluator.score), num_evaluations=num_evaluations)
-    return evaluator.plan(best), relaxed
+    good_ms = max(within_ms, (bound_ms or 0.0) * (1 + _GOOD_GAP))
+    start_at = min(fitting, key=evaluator.score)
+    best = improve(evaluator, start_at, num_evaluations=num_evaluations, good_ms=good_ms)
+    return evaluator.plan(best), bound_ms
 
 
 def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
@@ -124,21 +132,24 @@ def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
     if best.simulation.step_ms > limits.step_ms + _TIME_TOLERANCE_MS:
         raise _out_of_time(problem, limits, best)
     relaxed = relaxed_or_none(problem, limits, least_peak=True)
-    lowest = floor_fates(problem, limits)
-    floor_bytes = 0 if lowest is None else Evaluator(problem, limits).plan(lowest).simulation.peak_bytes
-    low = max(int(relaxed.peak_bytes) if relaxed is not None else 0, floor_bytes if exact else 0) - 1
-    num_evaluations = _NUM_EVALUATIONS_PER_LIMIT
-    resolution = max(1, best.simulation.peak_bytes >> (30 if exact else _PEAK_SHIFT))
-    step_bytes = resolution
+    low = (0 if relaxed is None else int(relaxed.peak_bytes)) - 1
+    resolution = 1 if exact else max(1, best.simulation.peak_bytes >> _PEAK_SHIFT)
     high = best.simulation.peak_bytes
-    # The bound is close: feel the way up from it, then bisect.
+    reach = resolution
+    # The bound is close to what can be had: feel the way up from it in growing steps, then bisect.
     while high - low > resolution:
-        limit = min(low + step_bytes, (low + high) // 2) if step_bytes else (low + high) // 2
-        found = _least_time(problem, replace(limits, device=limit), num_evaluations, best.fates)
+        limit = (low + high) // 2 if reach == 0 else min(low + reach, (low + high) // 2)
+        found = _least_time(
+            problem,
+            replace(limits, device=limit),
+            _NUM_EVALUATIONS_PER_LIMIT,
+            start=best.fates,
+            within_ms=limits.step_ms,
+        )
         if found is not None and found[0].simulation.step_ms <= limits.step_ms + _TIME_TOLERANCE_MS:
-            best, high, step_bytes = found[0], min(limit, found[0].simulation.peak_bytes), 0
+            best, high, reach = found[0], min(limit, found[0].simulation.peak_bytes), 0
         else:
-            low, step_bytes = limit, step_bytes * 4
+            low, reach = limit, reach * 4
     bound_bytes = None if relaxed is None else relaxed.peak_bytes
     gap = _gap(best.simulation.peak_bytes, bound_bytes)
     return PlannedStep(best.fates, best.moves, best.simulation, bound_bytes=bound_bytes, gap=gap)

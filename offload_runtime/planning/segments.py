@@ -17,7 +17,7 @@ __all__ = ["Segments", "cut", "saved_curve", "tightest_curve"]
 class Segments:
     """Runs of kernels. ``forward`` and ``backward`` hold the first kernel of each run, and one more: the end.
 
-    ``forward_samples`` and ``backward_samples`` are the kernels at which memory is looked at, each the first of its run.
+    ``forward_samples`` and ``backward_samples`` are the kernels at which memory is looked at, each the first of a run.
     """
 
     forward: tuple[int, ...]
@@ -34,7 +34,9 @@ def saved_curve(problem: Problem) -> list[int]:
 
 def tightest_curve(problem: Problem) -> list[int]:
     """Return device bytes per kernel when every item that may leave the device does, at once and by itself."""
-    leaves: list[Fate] = ["save" if item.fates <= {"save", "skip"} else "offload" for item in problem.trace.items]
+    leaves: list[Fate] = [
+        "save" if item.fates <= {"save", "skip"} else "offload" for item in problem.trace.items
+    ]
     return least_curve(problem, leaves, effective_uses(problem, leaves))
 
 
@@ -54,7 +56,10 @@ def cut(problem: Problem, above_bytes: int, *, num_segments: int) -> Segments:
     backward_samples = _highest(over[turn:], curves, count)
     return Segments(
         (*sorted({0, *forward_samples, *_even(problem, 0, num_forward, count)}), num_forward),
-        (*sorted({num_forward, *backward_samples, *_even(problem, num_forward, num_kernels, count)}), num_kernels),
+        (
+            *sorted({num_forward, *backward_samples, *_even(problem, num_forward, num_kernels, count)}),
+            num_kernels,
+        ),
         forward_samples,
         backward_samples,
     )

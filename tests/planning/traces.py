@@ -111,7 +111,9 @@ def small(seed: int, *, max_items: int = 6) -> tuple[StepTrace, LinkRates]:
                 first_backward_use=first,
                 last_backward_use=rng.randrange(first, num_kernels),
                 fates=frozenset(fates),
-                recompute=Recompute(rng.choice((0.1, 0.3, 1.0, 3.0)), needs) if "recompute" in fates else None,
+                recompute=Recompute(rng.choice((0.1, 0.3, 1.0, 3.0)), needs)
+                if "recompute" in fates
+                else None,
                 num_copies=rng.choice((1, 1, 2)),
             )
         )
