@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from offload_runtime.reporting.plots.style import figure_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path
@@ -49,8 +51,7 @@ def place_labels(axes: Axes, labels: Sequence[PointLabel]) -> None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
+    figure = figure_of(axes)
     figure.draw_without_rendering()
     canvas: Any = FigureCanvasAgg(figure)  # matplotlib leaves the type of its renderer open
     drawn = _Drawn.of(axes, canvas.get_renderer())
@@ -103,8 +104,6 @@ class _Drawn:
     def of(cls, axes: Axes, renderer: Any) -> _Drawn:
         from matplotlib.transforms import Bbox
 
-        figure = axes.get_figure(root=True)
-        assert figure is not None
         drawn = cls(axes.bbox, renderer)
         drawn.boxes += [text.get_window_extent(renderer) for text in axes.texts if text.get_text()]
         for line in axes.get_lines():
@@ -112,7 +111,7 @@ class _Drawn:
             if line.get_linestyle() != "None":
                 (drawn.guides if line.get_gid() == GUIDE else drawn.lines).append(path)
             if line.get_marker() != "None":
-                half = line.get_markersize() / 2 * figure.dpi / 72
+                half = line.get_markersize() / 2 * figure_of(axes).dpi / 72
                 points: Any = path.vertices
                 drawn.boxes += [Bbox([[x - half, y - half], [x + half, y + half]]) for x, y in points]
         return drawn

@@ -32,6 +32,7 @@ __all__ = [
     "RIVALS",
     "WARNING",
     "drawing",
+    "figure_of",
     "new_figure",
     "set_titles",
     "text_colour",
@@ -114,6 +115,15 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
+def figure_of(axes: Axes) -> Figure:
+    """Return the figure that ``axes`` stand in."""
+    from matplotlib.figure import Figure
+
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure), "no picture here is made of subfigures"
+    return figure
+
+
 def text_colour(colour: str) -> str:
     """Return ``colour``, written ``#RRGGBB``, dark enough for small letters on white."""
     return "#" + "".join(f"{int(int(colour[at : at + 2], 16) * 0.65):02X}" for at in (1, 3, 5))
@@ -121,9 +131,8 @@ def text_colour(colour: str) -> str:
 
 def set_titles(axes: Axes, finding: str, subject: str) -> None:
     """Write what the picture shows as the title of ``axes``, and below it, smaller, what it is a picture of."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    width = max(30, int((figure.get_figwidth() - 1.0) * CHARACTERS_PER_INCH))
+    width_inches = figure_of(axes).get_figwidth()
+    width = max(30, int((width_inches - 1.0) * CHARACTERS_PER_INCH))
     pad = 22 if subject else 10
     axes.set_title(
         textwrap.fill(finding, width), loc="left", fontsize=TITLE_POINTS, fontweight="bold", pad=pad
