@@ -29,7 +29,9 @@ from offload_runtime.overrides import OVERRIDE_FILE
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "apply": "offload_runtime.cli.apply",
+        "bench": "offload_runtime.cli.bench",
         "codes": "offload_runtime.cli.codes",
+        "compare": "offload_runtime.cli.compare",
         "explain": "offload_runtime.cli.explain",
         "list": "offload_runtime.cli.catalog",
         "test": "offload_runtime.cli.policy_tests",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from offload_runtime.codes import (
+    bench,
     capture,
     hardware,
     models,
@@ -35,6 +36,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "CLI": "usage",
         "MOD": "models and comparisons",
         "HWP": "hardware profiles",
+        "BEN": "paired measurements",
     }
 )
 
@@ -57,6 +59,7 @@ CODES: Mapping[str, CodeEntry] = _table(
         usage.CODES,
         models.CODES,
         pictures.CODES,
+        bench.CODES,
         hardware.CODES,
     )
 )
