@@ -11,7 +11,8 @@ from offload_runtime.planning.evaluation import Evaluator, Plan, untouched
 from offload_runtime.planning.exact import MAX_ITEMS, exact_least_time, undecided
 from offload_runtime.planning.floor import floor_fates, holders_at, infeasible
 from offload_runtime.planning.improvement import improve
-from offload_runtime.planning.lifetimes import Problem
+from offload_runtime.planning.lanes import simulate_problem
+from offload_runtime.planning.lifetimes import Problem, effective_uses
 from offload_runtime.planning.limits import Infeasible, Limits
 from offload_runtime.planning.rounding import repair, rounded
 from offload_runtime.step import LinkRates, Move, Simulation, StepTrace
@@ -50,18 +51,28 @@ def plan_fates(
     max_step_ms: float | None = None,
     host_limit: int | None = None,
     budget: int | None = None,
+    link_reserve: float = 0.0,
 ) -> PlannedStep:
     """Choose the fate of every item, and place its copies.
 
     With ``device_limit`` (bytes) the step time is minimised under it; with ``max_step_ms`` alone the peak is minimised
     within it; with both, the step time; with neither, the step time, which leaves everything where it is. Ties go to
     fewer moved bytes, then to fewer recomputed items. ``host_limit`` bounds the bytes on the host at any kernel,
-    ``budget`` the sum of ``moved_bytes``. Up to ten items with a choice the result is exact (for the placement in
+    ``budget`` the sum of ``moved_bytes``. ``link_reserve`` decides as if copies took that share longer, so that a link
+    that is slower than predicted does not stall a plan that fills it; the result is simulated, and its gap taken, with
+    the link as it is. Up to ten items with a choice the result is exact (for the placement in
     :mod:`offload_runtime.planning.placement`), above it is within ``gap``. Deterministic. Raises
     :class:`offload_runtime.planning.limits.Infeasible`.
     """
-    problem = Problem.of(trace, link)
     limits = Limits(device_limit, max_step_ms, host_limit, budget)
+    if link_reserve:
+        planned = _plan(Problem.of(trace, _slower(link, 1 + link_reserve)), limits)
+        return _as_it_is(Problem.of(trace, link), limits, planned)
+    return _plan(Problem.of(trace, link), limits)
+
+
+def _plan(problem: Problem, limits: Limits) -> PlannedStep:
+    device_limit, max_step_ms = limits.device, limits.step_ms
     if device_limit is None and max_step_ms is not None:
         return _least_peak(problem, limits)
     found = _least_time(problem, limits, _NUM_EVALUATIONS)
@@ -72,6 +83,30 @@ def plan_fates(
         raise _out_of_time(problem, limits, plan)
     gap = _gap(plan.simulation.step_ms, bound_ms)
     return PlannedStep(plan.fates, plan.moves, plan.simulation, bound_ms=bound_ms, gap=gap)
+
+
+def _slower(link: LinkRates, factor: float) -> LinkRates:
+    return replace(
+        link,
+        d2h_bytes_per_ms=link.d2h_bytes_per_ms / factor,
+        h2d_bytes_per_ms=link.h2d_bytes_per_ms / factor,
+        latency_ms=link.latency_ms * factor,
+    )
+
+
+def _as_it_is(problem: Problem, limits: Limits, planned: PlannedStep) -> PlannedStep:
+    """Simulate a plan that was made for a slower link, and compare it with the bound of this one."""
+    uses = effective_uses(problem, planned.fates)
+    simulation = simulate_problem(problem, planned.fates, planned.moves, uses)
+    least_peak = planned.bound_bytes is not None
+    relaxed = relaxed_or_none(problem, limits, least_peak=least_peak)
+    if relaxed is None:
+        return replace(planned, simulation=simulation, bound_ms=None, bound_bytes=None, gap=None)
+    if least_peak:
+        gap = _gap(simulation.peak_bytes, relaxed.peak_bytes)
+        return replace(planned, simulation=simulation, bound_bytes=relaxed.peak_bytes, gap=gap)
+    gap = _gap(simulation.step_ms, relaxed.step_ms)
+    return replace(planned, simulation=simulation, bound_ms=relaxed.step_ms, gap=gap)
 
 
 def _gap(reached: float, bound: float | None) -> float | None:

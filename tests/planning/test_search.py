@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from offload_runtime.planning import Infeasible, Limits, plan_fates
+from offload_runtime.planning import Infeasible, Limits, plan_fates, simulate
 from offload_runtime.planning.exact import MAX_ITEMS
 from offload_runtime.step import LinkRates, Region
 from tests.planning.reference import fits, key_of, least_peak, least_time, random_limits
@@ -175,6 +175,18 @@ def test_contention_makes_recomputing_what_is_cheap_the_better_choice() -> None:
     plan = plan_fates(llama(), link, device_limit=40 * GIB)
     assert set(plan.fates) == {"save", "recompute"}
     assert "recompute" not in plan_fates(llama(), PCIE5, device_limit=40 * GIB).fates
+
+
+def test_a_reserve_on_the_link_costs_little_and_saves_more_when_the_link_is_slower() -> None:
+    trace, limit = llama(16), int(22.6 * GIB)
+    slower = replace(PCIE5, d2h_bytes_per_ms=55e6 / 1.05, h2d_bytes_per_ms=55e6 / 1.05)
+    full = plan_fates(trace, PCIE5, device_limit=limit)
+    reserved = plan_fates(trace, PCIE5, device_limit=limit, link_reserve=0.05)
+    assert reserved.bound_ms == full.bound_ms
+    on_slower = [simulate(trace, plan.fates, plan.moves, slower).step_ms for plan in (full, reserved)]
+    lost_ms = reserved.simulation.step_ms - full.simulation.step_ms
+    assert 0 <= lost_ms < on_slower[0] - on_slower[1]
+    assert on_slower[1] <= reserved.simulation.step_ms * 1.001
 
 
 def test_without_scipy_the_plan_has_no_bound_and_is_still_good(monkeypatch: pytest.MonkeyPatch) -> None:
