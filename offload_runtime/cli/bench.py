@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -23,6 +24,7 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.errors import Diagnostic, UsageError
+from offload_runtime.hardware import load_hardware
 from offload_runtime.models.bench_file import result_data
 from offload_runtime.models.bench_sides import plan_sides
 from offload_runtime.models.peers import PEERS
@@ -60,6 +62,11 @@ class Length(TypedDict):
     metavar="NAME",
     help="Side, peer or policy that the others are compared with; by default compile in mode inductor, "
     "sac-default in mode graph.",
+)
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    help="Profile that policies plan for (see `offload list hardware`); by default that of the device.",
 )
 @click.option(
     "--rounds", type=_COUNT, default=5, show_default=True, metavar="N", help="Turns that each side takes."
@@ -104,6 +111,7 @@ def command(
     mode: str,
     peers: tuple[str, ...],
     baseline: str | None,
+    hardware: str | None,
     output: Path | None,
     resume: bool,
     plot: Path | None,
@@ -129,13 +137,22 @@ def command(
     started_s = time.monotonic()
     _check_files(output, resume, plot)
     sides = plan_sides(policies, peers, mode=mode, baseline=baseline, overrides=overrides)
+    profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; sides with a mistake in them have been refused without.
     from offload_runtime.models.bench import BenchPlan, run_bench
 
     length = Length(rounds=rounds, steps=steps, warmup=warmup, time_limit_s=time_limit_s)
-    typed = _command(policies, model, mode, peers, baseline, overrides, length)
+    named = {"--baseline": baseline, "--hardware": hardware}
+    typed = _command(policies, model, mode, peers, named, overrides, length)
     plan = BenchPlan(
-        sides=sides, mode=mode, started_s=started_s, command=typed, output=output, resume=resume, **length
+        sides=sides,
+        mode=mode,
+        started_s=started_s,
+        command=typed,
+        hardware=profile,
+        output=output,
+        resume=resume,
+        **length,
     )
     with foreign_code(), shown_progress() as advance:
         run = run_bench(model_request(model), plan, progress=advance)
@@ -178,15 +195,19 @@ def _command(
     model: ModelOptions,
     mode: str,
     peers: tuple[str, ...],
-    baseline: str | None,
+    named: Mapping[str, str | None],
     overrides: tuple[str, ...],
     length: Length,
 ) -> str:
     """Return the command that measures the same again, without the folders of this machine."""
-    words = ["offload", "bench", *(os.path.basename(p) if os.path.isabs(p) else p for p in policies)]
+    words = ["offload", "bench", *map(_placeless, policies)]
     words += [*model_arguments(model), "--mode", mode]
     words += [word for peer in peers for word in ("--peer", peer)]
-    words += ["--baseline", baseline] if baseline is not None else []
+    words += [word for key, value in named.items() if value is not None for word in (key, _placeless(value))]
     words += [word for override in overrides for word in ("--set", override)]
     words += [f"--rounds={length['rounds']}", f"--steps={length['steps']}", f"--warmup={length['warmup']}"]
     return shlex.join([*words, f"--time-limit={length['time_limit_s']:g}"])
+
+
+def _placeless(path: str) -> str:
+    return os.path.basename(path) if os.path.isabs(path) else path

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from offload_runtime.errors import Diagnostic, OffloadError, RunError
+from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.bench_file import check_output, read_result, write_result
 from offload_runtime.models.bench_identity import continued
 from offload_runtime.models.bench_result import BenchModel, BenchResult, Environment
@@ -23,6 +24,7 @@ from offload_runtime.models.bench_sides import SidesPlan
 from offload_runtime.models.environment import read_environment
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.live_side import Meter, SharedStep, TrainingSide, choose_meter
+from offload_runtime.models.peer_losses import FrontEnd
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest, tensors_in
 from offload_runtime.runtime.options import refuse_unsupported
@@ -38,7 +40,8 @@ class BenchPlan:
 
     ``rounds`` counts all rounds of the file, those of earlier runs included. ``started_s`` is when the command
     began, on `time.monotonic`; with ``time_limit_s`` it says when to stop. ``output`` is the result file, if
-    one is wanted; ``resume`` goes on from what it holds.
+    one is wanted; ``resume`` goes on from what it holds. ``hardware`` is the profile that policies plan for, None
+    that of the device.
     """
 
     sides: SidesPlan
@@ -49,6 +52,7 @@ class BenchPlan:
     time_limit_s: float
     started_s: float
     command: str
+    hardware: HardwareProfile | None = None
     output: Path | None = None
     resume: bool = False
 
@@ -123,6 +127,7 @@ def _planned(plan: BenchPlan, request: ModelRequest, model: ModelUnderTest) -> B
         steps=plan.steps,
         warmup=plan.warmup,
         num_rounds=plan.rounds,
+        hardware=plan.hardware.name if plan.hardware is not None else None,
         baseline=plan.sides.baseline,
         control=plan.sides.control,
         sides=plan.sides.recorded,
@@ -134,8 +139,9 @@ def _measure(
 ) -> Measured:
     device = step.model.device
     meter = meter or choose_meter(device)
+    front_end = FrontEnd(plan.mode, plan.hardware)
     sides = {
-        side.name: TrainingSide(side, step, plan.mode, meter)
+        side.name: TrainingSide(side, step, front_end, meter)
         for side in plan.sides.sides
         if planned.side(side.name).runs
     }

@@ -38,6 +38,7 @@ def setting_facts(result: BenchResult) -> dict[str, object]:
         "gpu": environment.gpu,
         "torch": environment.torch,
         "package": environment.package,
+        "hardware": result.hardware,
         **{
             f"policy of {side.name}": side.policy_hash
             for side in result.sides

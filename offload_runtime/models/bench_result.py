@@ -99,7 +99,8 @@ class BenchResult:
     """A measurement, whole or under way.
 
     ``baseline`` is the side that the others are compared with, ``control`` the name under which it takes a
-    second turn in each round. ``command`` is what was typed.
+    second turn in each round. ``command`` is what was typed. ``hardware`` names the profile that policies plan for;
+    None is that of the device.
     """
 
     command: str
@@ -110,6 +111,7 @@ class BenchResult:
     steps: int
     warmup: int
     num_rounds: int
+    hardware: str | None
     baseline: str
     control: str
     sides: tuple[Side, ...]

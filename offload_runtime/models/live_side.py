@@ -12,7 +12,7 @@ import torch
 from offload_runtime.models.bench_rounds import OutOfDeviceMemory, WarmUp
 from offload_runtime.models.bench_sides import SidePlan
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
-from offload_runtime.models.peer_losses import SideLoss, side_loss
+from offload_runtime.models.peer_losses import FrontEnd, SideLoss, side_loss
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.record import Report
 from offload_runtime.runtime.session import Session, living_sessions
@@ -114,10 +114,10 @@ class SharedStep:
 class TrainingSide:
     """One side, live: see `offload_runtime.models.bench_rounds.LiveSide`."""
 
-    def __init__(self, plan: SidePlan, step: SharedStep, mode: str, meter: Meter) -> None:
+    def __init__(self, plan: SidePlan, step: SharedStep, front_end: FrontEnd, meter: Meter) -> None:
         self.plan = plan
         self.step = step
-        self.mode = mode
+        self.front_end = front_end
         self.meter = meter
         self.loss: SideLoss | None = None
         self.session: Session | None = None
@@ -151,7 +151,7 @@ class TrainingSide:
         self.step.abandon()
 
     def _start(self) -> None:
-        self.loss = side_loss(self.plan, self.step.model, self.mode)
+        self.loss = side_loss(self.plan, self.step.model, self.front_end)
         self._step()
 
     def _step(self) -> None:

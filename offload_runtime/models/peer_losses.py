@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.graph.layers import tabulate_layers
+from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.bench_sides import SidePlan
 from offload_runtime.models.peers import (
     ActivationBudget,
@@ -37,10 +38,18 @@ from offload_runtime.models.peers import (
 from offload_runtime.models.under_test import Batch, ModelUnderTest
 from offload_runtime.runtime.backend import offload_backend
 
-__all__ = ["SideLoss", "side_loss"]
+__all__ = ["FrontEnd", "SideLoss", "side_loss"]
 
 LossFunction = Callable[[Batch], Tensor]
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """How policies run: the back end's ``mode``, and the profile they plan for, None for that of the device."""
+
+    mode: str
+    hardware: HardwareProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -56,19 +65,24 @@ class SideLoss:
             eval_frame.remove_from_cache(self.code_of)
 
 
-def side_loss(side: SidePlan, model: ModelUnderTest, mode: str) -> SideLoss:
+def side_loss(side: SidePlan, model: ModelUnderTest, front_end: FrontEnd) -> SideLoss:
     """Return how ``side`` computes the loss of ``model``; compilation happens at the first call.
 
     Raises RefusedError (BEN931) for a peer that this torch or this model cannot have.
     """
     if side.policy is not None:
-        return _under_policy(side.name, side.policy, model, mode)
+        return _under_policy(side.name, side.policy, model, front_end)
     assert side.peer is not None, "a side is a policy or a peer"
     return _PEER_LOSSES[type(side.peer)](side.peer, model)
 
 
-def _under_policy(name: str, policy: CompiledPolicy, model: ModelUnderTest, mode: str) -> SideLoss:
-    options = {"policy": policy, "mode": mode, "model": model.module}
+def _under_policy(name: str, policy: CompiledPolicy, model: ModelUnderTest, front_end: FrontEnd) -> SideLoss:
+    options = {
+        "policy": policy,
+        "mode": front_end.mode,
+        "model": model.module,
+        "hardware": front_end.hardware,
+    }
     return _compiled(name, model, backend=offload_backend, options=options)
 
 

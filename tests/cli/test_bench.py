@@ -157,8 +157,8 @@ def broken_under(names: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the device run out of memory under the sides called ``names``."""
     built = live_side.side_loss
 
-    def side_loss(plan: Any, model: Any, mode: str) -> Any:
-        return built(plan, replace(model, loss_fn=out_of_memory) if plan.name in names else model, mode)
+    def side_loss(plan: Any, model: Any, front_end: Any) -> Any:
+        return built(plan, replace(model, loss_fn=out_of_memory) if plan.name in names else model, front_end)
 
     monkeypatch.setattr(live_side, "side_loss", side_loss)
 
@@ -217,6 +217,7 @@ def test_a_picture_needs_times(offload: Offload, tmp_path: Path) -> None:
         (["balanced", "balanced"], 2, "BEN903"),
         (["--resume"], 2, "BEN905"),
         (["--plot", "frontier.jpg"], 2, "CLI621"),
+        (["--hardware", "h20"], 3, "HWP801"),
         (["--rounds", "0"], 2, "CLI604"),
         (["--time-limit", "0"], 2, "CLI604"),
         (["--output", "no/such/folder/result.json"], 5, "BEN914"),
@@ -276,10 +277,10 @@ def test_two_results_are_compared_and_a_regression_fails_where_it_is_asked_to(
 def test_the_error_of_a_broken_peer_is_no_traceback(
     offload: Offload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(plan: Any, model: Any, mode: str) -> Any:
+    def failing(plan: Any, model: Any, front_end: Any) -> Any:
         if plan.name == "save-on-cpu":
             raise AttributeError("torch has changed")
-        return built(plan, model, mode)
+        return built(plan, model, front_end)
 
     built = live_side.side_loss
     monkeypatch.setattr(live_side, "side_loss", failing)

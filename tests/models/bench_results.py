@@ -46,6 +46,7 @@ def bench_result(*names: str, num_rounds: int = 3, steps: int = 2) -> BenchResul
         steps=steps,
         warmup=1,
         num_rounds=num_rounds,
+        hardware=None,
         baseline=names[0],
         control=control,
         sides=(*sides, Side(control, "control")),

@@ -43,6 +43,7 @@ def test_the_same_measurement_goes_on_with_the_rounds_and_sides_that_are_there()
         (replace(NOW, model=replace(NOW.model, seed=1)), "seed is 1 now and 0 there"),
         (replace(NOW, mode="inductor"), "mode is inductor now and graph there"),
         (replace(NOW, device="cpu"), "device is cpu now and cuda there"),
+        (replace(NOW, hardware="h200-pcie5"), "hardware is h200-pcie5 now and none there"),
         (replace(NOW, steps=7), "steps is 7 now and 2 there"),
         (replace(NOW, warmup=7), "warmup is 7 now"),
         (

@@ -19,7 +19,7 @@ from offload_runtime.models import resolve_model
 from offload_runtime.models.bench_rounds import OutOfDeviceMemory
 from offload_runtime.models.bench_sides import SidePlan, plan_sides
 from offload_runtime.models.live_side import CudaMeter, NoMeter, SharedStep, TrainingSide
-from offload_runtime.models.peer_losses import side_loss
+from offload_runtime.models.peer_losses import FrontEnd, side_loss
 from offload_runtime.models.peers import parse_peer
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.runtime.session import living_sessions
@@ -70,7 +70,7 @@ def gradients(model: ModelUnderTest, plan: SidePlan) -> tuple[dict[str, Tensor],
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    loss = side_loss(plan, model, "inductor").loss
+    loss = side_loss(plan, model, FrontEnd("inductor")).loss
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         total = loss(model.example_args)
     total.backward()
@@ -107,7 +107,7 @@ def test_a_checkpointed_layer_runs_its_forward_again_in_backward(model: ModelUnd
 
     layer.forward = types.MethodType(counted, layer)
     # Replaced for the while, and put back as it was found.
-    side_loss(peer("eager-checkpoint"), model, "graph").loss(model.example_args).backward()
+    side_loss(peer("eager-checkpoint"), model, FrontEnd("graph")).loss(model.example_args).backward()
     assert len(calls) == 2
     assert layer.forward.__func__ is counted
 
@@ -115,12 +115,12 @@ def test_a_checkpointed_layer_runs_its_forward_again_in_backward(model: ModelUnd
 def test_a_model_without_layers_cannot_be_checkpointed(model: ModelUnderTest) -> None:
     plain = replace(model, module=nn.Linear(16, 16), name="plain")
     with pytest.raises(OffloadError, match="BEN931 plain has no repeated layers to checkpoint"):
-        side_loss(peer("eager-checkpoint"), plain, "graph")
+        side_loss(peer("eager-checkpoint"), plain, FrontEnd("graph"))
 
 
 def test_save_on_cpu_computes_the_same(model: ModelUnderTest) -> None:
     eager, _ = gradients(model, peer("eager"))
-    side_loss(peer("save-on-cpu"), model, "graph").loss(model.example_args).backward()
+    side_loss(peer("save-on-cpu"), model, FrontEnd("graph")).loss(model.example_args).backward()
     assert_close({name: p.grad for name, p in model.module.named_parameters()}, eager)
 
 
@@ -149,12 +149,12 @@ def test_a_setting_that_torch_lacks_is_refused_by_name(
         ("activation-budget:0.5", "activation_memory_budget"),
     ):
         with pytest.raises(OffloadError, match=f"BEN931 torch .* has no setting {setting}"):
-            side_loss(peer(text), model, "inductor")
+            side_loss(peer(text), model, FrontEnd("inductor"))
 
 
 def side(model: ModelUnderTest, plan: SidePlan, mode: str = "graph") -> TrainingSide:
     """Return a live side that is not warm yet."""
-    return TrainingSide(plan, SharedStep(model), mode, NoMeter())
+    return TrainingSide(plan, SharedStep(model), FrontEnd(mode), NoMeter())
 
 
 def test_a_policy_side_tells_planned_moved_and_the_simulated_peak_and_no_time(model: ModelUnderTest) -> None:
@@ -179,7 +179,7 @@ def test_a_side_that_is_no_policy_has_neither_bytes_nor_a_peak(model: ModelUnder
 def test_two_policies_on_one_model_are_told_apart(model: ModelUnderTest) -> None:
     step = SharedStep(model)
     plans = [policy(name="none", limits={"budget": "0B"}), policy()]
-    lives = [TrainingSide(plan, step, "graph", NoMeter()) for plan in plans]
+    lives = [TrainingSide(plan, step, FrontEnd("graph"), NoMeter()) for plan in plans]
     moved = [live.warm_up(1).moved_bytes for live in lives]
     assert moved[0] == 0
     assert moved[1]
@@ -193,7 +193,7 @@ def test_a_dropped_side_leaves_nothing_behind_and_the_other_still_runs_what_was_
     before = set(map(id, living_sessions()))
     step = SharedStep(model)
     kept, dropped = (
-        TrainingSide(policy(name=name), step, "graph", NoMeter()) for name in ("kept", "dropped")
+        TrainingSide(policy(name=name), step, FrontEnd("graph"), NoMeter()) for name in ("kept", "dropped")
     )
     for live in (kept, dropped):
         live.warm_up(1)
@@ -312,7 +312,9 @@ def test_a_timed_turn_has_one_step_before_it(model: ModelUnderTest) -> None:
             return super().measure(action, times)
 
     counted = replace(model, loss_fn=lambda output: (cuda.log.append("step"), output.square().mean())[1])
-    live = TrainingSide(peer("eager"), SharedStep(counted), "graph", Counting(torch.device("cuda"), cuda))
+    live = TrainingSide(
+        peer("eager"), SharedStep(counted), FrontEnd("graph"), Counting(torch.device("cuda"), cuda)
+    )
     assert live.warm_up(1).compile_s is not None
     cuda.log.clear()
     step_ms, peak_bytes = live.take_turn(2)
