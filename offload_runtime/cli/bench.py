@@ -144,11 +144,12 @@ def command(
     length = Length(rounds=rounds, steps=steps, warmup=warmup, time_limit_s=time_limit_s)
     named = {"--baseline": baseline, "--hardware": hardware}
     typed = _command(policies, model, mode, peers, named, overrides, length)
+    again = (shlex.join([*typed, "--output", str(output), "--resume"]),) if output is not None else ()
     plan = BenchPlan(
         sides=sides,
         mode=mode,
         started_s=started_s,
-        command=typed,
+        command=shlex.join(map(_placeless, typed)),
         hardware=profile,
         output=output,
         resume=resume,
@@ -165,9 +166,7 @@ def command(
         text=render_bench(run.result),
         diagnostics=diagnostics,
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
-        next=(f"{typed} --output {output} --resume",)
-        if output is not None and not run.result.complete
-        else (),
+        next=() if run.result.complete else again,
     )
 
 
@@ -198,16 +197,17 @@ def _command(
     named: Mapping[str, str | None],
     overrides: tuple[str, ...],
     length: Length,
-) -> str:
-    """Return the command that measures the same again, without the folders of this machine."""
-    words = ["offload", "bench", *map(_placeless, policies)]
+) -> list[str]:
+    """Return the words of the command that measures the same again."""
+    words = ["offload", "bench", *policies]
     words += [*model_arguments(model), "--mode", mode]
     words += [word for peer in peers for word in ("--peer", peer)]
-    words += [word for key, value in named.items() if value is not None for word in (key, _placeless(value))]
+    words += [word for key, value in named.items() if value is not None for word in (key, value)]
     words += [word for override in overrides for word in ("--set", override)]
     words += [f"--rounds={length['rounds']}", f"--steps={length['steps']}", f"--warmup={length['warmup']}"]
-    return shlex.join([*words, f"--time-limit={length['time_limit_s']:g}"])
+    return [*words, f"--time-limit={length['time_limit_s']:g}"]
 
 
-def _placeless(path: str) -> str:
-    return os.path.basename(path) if os.path.isabs(path) else path
+def _placeless(word: str) -> str:
+    """Leave out the folders of this machine: a result file is read elsewhere."""
+    return os.path.basename(word) if os.path.isabs(word) else word

@@ -135,7 +135,8 @@ def test_the_time_limit_leaves_rounds_out_and_says_which(
     (found,) = document["diagnostics"]
     assert (found["code"], found["severity"]) == ("BEN922", "warning")
     assert found["message"] == "the time limit of 3 s came first: 3 of 5 rounds are missing"
-    assert document["next"][0].endswith("--resume")
+    (again,) = document["next"]
+    assert again.endswith(f"--time-limit=3 --output {output} --resume")
 
 
 def test_a_time_limit_without_one_round_is_a_failure(
@@ -193,6 +194,7 @@ def test_a_policy_that_fits_nothing_in_the_model_is_a_finding_at_its_own_line(
     )
     finished = bench(offload, str(policy), *EAGER, "--format", "json")
     assert finished.exit_code == 1
+    assert finished.document["data"]["command"].startswith("offload bench policy.yaml --model tests.cli")
     (found,) = finished.document["diagnostics"]
     assert (found["code"], found["file"], found["line"]) == ("BEN924", str(policy), 8)
     mine = finished.document["data"]["sides"][1]
