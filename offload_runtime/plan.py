@@ -13,7 +13,16 @@ from typing import Literal
 
 from offload_runtime.compiler import Fate, SavedActivation
 
-__all__ = ["Candidate", "OffloadPlan", "TensorVerdict", "Timeline", "Transfer", "TransferSource"]
+__all__ = [
+    "Candidate",
+    "Forecast",
+    "OffloadPlan",
+    "PeakPlace",
+    "TensorVerdict",
+    "Timeline",
+    "Transfer",
+    "TransferSource",
+]
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,42 @@ class TensorVerdict:
     reason: str
     moved_bytes: int = 0
     num_views: int = 0
+
+
+@dataclass(frozen=True)
+class PeakPlace:
+    """Where device memory peaks: the kernel, the layer it belongs to (None: outside of them), and its side."""
+
+    kernel: str
+    layer: int | None
+    side: Literal["forward", "backward"]
+
+    def __str__(self) -> str:
+        layer = "outside the layers" if self.layer is None else f"layer {self.layer}"
+        return f"{self.side}, {layer}, at {self.kernel}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the simulator predicts of one forward-backward on a hardware profile. Bytes are per rank.
+
+    ``window_bytes`` is what the link carries between the first saved byte and the peak of the same step with
+    nothing offloaded: what can leave for free. ``bound_ms`` and ``gap`` come from the planner's relaxation: a step time
+    that no plan can beat, and how far this one is above it; None where nothing was planned.
+    """
+
+    hardware: str
+    step_ms: float
+    peak_bytes: int
+    peak_at: PeakPlace
+    resident_bytes: int
+    host_bytes: int
+    stall_ms: float
+    hidden_fraction: float | None
+    window_bytes: int
+    stalls: tuple[tuple[str, float], ...] = ()
+    bound_ms: float | None = None
+    gap: float | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offload_runtime.errors import Diagnostic
-from offload_runtime.plan import OffloadPlan, TensorVerdict
+from offload_runtime.plan import Forecast, OffloadPlan, TensorVerdict
 from offload_runtime.simulator import MemoryPeak
 from offload_runtime.units import format_size_short
 
@@ -24,7 +24,8 @@ class LayerRow:
 class GraphReport:
     """One compiled graph: its plan, its layers, and the device memory that the simulator gives it.
 
-    ``num_layers`` is None where the graph cannot know the total (after a graph break, without ``options["model"]``).
+    ``num_layers`` is None where the graph cannot know the total (after a graph break, without ``options["model"]``),
+    ``forecast`` where the hardware is unknown.
     """
 
     graph: int
@@ -35,6 +36,7 @@ class GraphReport:
     layer_table: tuple[LayerRow, ...]
     num_operations: int
     diagnostics: tuple[Diagnostic, ...] = ()
+    forecast: Forecast | None = None
 
     @property
     def tensors(self) -> tuple[TensorVerdict, ...]:

@@ -24,6 +24,7 @@ from offload_runtime.graph.joint import (
     read_joint_graph,
 )
 from offload_runtime.graph.storages import tensor_of
+from offload_runtime.passes.forecast import forecast_of
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
 from offload_runtime.passes.partition import Partition, copy_graph, partition_pass
@@ -38,7 +39,7 @@ from offload_runtime.passes.tag import JudgedStorage, keep_overwritten_pass
 from offload_runtime.passes.tape import record_tape
 from offload_runtime.passes.verdicts import collect_verdicts
 from offload_runtime.passes.verify import read_original, verify_partition
-from offload_runtime.plan import OffloadPlan, TransferSource, Variant
+from offload_runtime.plan import Forecast, OffloadPlan, TransferSource, Variant
 from offload_runtime.simulator import Tape, peak_memory
 
 __all__ = ["JointInputs", "PlannedPair", "RewrittenPair", "plan_joint", "rewrite_joint"]
@@ -61,6 +62,7 @@ class PlannedPair:
     joint: JointGraph
     selected: Selected
     plan: OffloadPlan
+    forecast: Forecast | None
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -100,8 +102,8 @@ def plan_joint(
 ) -> PlannedPair:
     """Split an AOTAutograd joint graph under ``policy`` and plan its transfers.
 
-    ``setting`` None is one of which nothing but the policy's limits is known. Raises RefusedError where a ``must`` rule,
-    or a limit, cannot hold.
+    ``setting`` None is one of which nothing but the policy's limits is known. Raises RefusedError where a ``must``
+    rule, or a limit, cannot hold.
     """
     setting = setting or Setting(policy.policy.limits)
     gm.graph.eliminate_dead_code()
@@ -122,7 +124,8 @@ def plan_joint(
     if variant == "baseline":
         keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
         selected = split_without_policy(joint, judged, split, mode=mode, setting=setting)
-        return PlannedPair(joint, selected, _plan_of(joint, policy, judged, selected), ())
+        plan = _plan_of(joint, policy, judged, selected)
+        return PlannedPair(joint, selected, plan, forecast_of(selected, setting.profile), ())
     if trial is not None:
         selected = select_planned(
             joint,
@@ -138,7 +141,7 @@ def plan_joint(
     plan = _plan_of(joint, policy, judged, selected)
     decisions = [item.judged.decision or Decision("auto", source="default") for item in selected.stored]
     diagnostics = judge_empty_plan(plan, decisions, selected.reasons) if variant == "policy" else ()
-    return PlannedPair(joint, selected, plan, diagnostics)
+    return PlannedPair(joint, selected, plan, forecast_of(selected, setting.profile), diagnostics)
 
 
 def rewrite_joint(

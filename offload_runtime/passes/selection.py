@@ -1,7 +1,7 @@
 """Decide for one joint graph what is saved, recomputed and offloaded, and when copies start and are waited for.
 
-    largest_first   tag by the policy -> partition -> candidates, largest first -> places by layers (or by time: auto)
-    planned         tag what is fixed -> trial partition -> step -> planner -> tag its fates -> partition -> places by time
+    largest_first   tag by policy -> partition -> candidates, largest first -> places by layers (or by time: auto)
+    planned         tag what is fixed -> trial partition -> planner -> tag its fates -> partition -> places by time
 
 Both end in one value, with the step that simulator and report read where the hardware is known.
 """
@@ -33,6 +33,10 @@ from offload_runtime.step import Move, Simulation
 
 __all__ = ["Selected", "Setting", "Split", "select_largest_first", "select_planned", "split_without_policy"]
 
+LINK_RESERVE = 0.03
+"""The share of the link's rate that plans leave unused: real copies are a little slower than the profile's now and then,
+and a plan that fills the link waits for each of them."""
+
 _MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an allocator can use
 
 
@@ -40,9 +44,9 @@ _MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an 
 class Setting:
     """Where a plan will run, as far as it is known.
 
-    ``limits`` are those of the policy, with ``device_peak`` in bytes. ``resident_bytes`` are on the device throughout and
-    not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are known to be allocated when
-    the graph is compiled, its inputs among them; what exceeds those inputs is resident, too.
+    ``limits`` are those of the policy, with ``device_peak`` in bytes. ``resident_bytes`` are on the device throughout
+    and not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are known to be allocated
+    when the graph is compiled, its inputs among them; what exceeds those inputs is resident, too.
     """
 
     limits: Limits
@@ -55,9 +59,9 @@ class Setting:
 class Selected:
     """A partition and what becomes of each of its saved storages.
 
-    ``stored``, ``candidates``, ``fates`` and ``reasons`` (why a storage stays although the policy let it leave) stand in
-    parallel. ``traced`` and ``simulation`` are None where the hardware is unknown; ``planned`` is the planner's result
-    on the trial partition.
+    ``stored``, ``candidates``, ``fates`` and ``reasons`` (why a storage stays although the policy let it leave) stand
+    in parallel. ``traced`` and ``simulation`` are None where the hardware is unknown; ``planned`` is the planner's
+    result on the trial partition.
     """
 
     partition: Partition
@@ -223,6 +227,7 @@ def _plan(traced: TracedPair, policy: CompiledPolicy, setting: Setting) -> Plann
             max_step_ms=max_step_ms,
             host_limit=limits.host,
             budget=limits.budget,
+            link_reserve=LINK_RESERVE,
         )
     except Infeasible as error:
         raise refuse_infeasible(policy, limits, traced.trace, error) from error

@@ -65,8 +65,8 @@ def offload_backend(
     """Compile one Dynamo graph under a policy.
 
     ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
-    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by name, path
-    or value), ``verify``, ``model`` (the root module).
+    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by
+    name, path or value), ``verify``, ``model`` (the root module).
     Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
     """
     if mode is not None:

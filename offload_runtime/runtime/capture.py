@@ -6,8 +6,8 @@ tensors in place of its own:
     module, args -> fake copies -> Dynamo -> AOTAutograd -> joint graph, and what the partitioner is told of it
 
 Fake tensors stand on the CPU, because fake CUDA tensors cannot run backward in a torch without CUDA. Operators that
-torch decomposes or replaces on the CPU alone are called by the names they have on the accelerator (attention, RMS norm),
-so that the graph is that of the accelerator. The only module that names ``torch._subclasses`` and
+torch decomposes or replaces on the CPU alone are called by the names they have on the accelerator (attention, RMS
+norm), so that the graph is that of the accelerator. The only module that names ``torch._subclasses`` and
 ``torch._inductor.compile_fx`` for capture; all are present in torch 2.11 and 2.13.
 """
 

@@ -123,6 +123,7 @@ class Session:
                 num_operations=len(pair.partition.forward.graph.nodes)
                 + len(pair.partition.backward.graph.nodes),
                 diagnostics=pair.diagnostics,
+                forecast=pair.planned.forecast,
             ),
             tape=pair.tape,
             activations=pair.planned.judged_activations,

@@ -12,7 +12,14 @@ from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.passes.selection import Setting
 from offload_runtime.policy import Limits, Policy
 
-__all__ = ["AUTO_MARGIN", "needs_hardware", "profile_of_device", "read_hardware_option", "resolve_limits", "setting_for"]
+__all__ = [
+    "AUTO_MARGIN",
+    "needs_hardware",
+    "profile_of_device",
+    "read_hardware_option",
+    "resolve_limits",
+    "setting_for",
+]
 
 AUTO_MARGIN = 0.06
 """The share of free device memory that ``device_peak: auto`` leaves: fragmentation and what libraries allocate."""
@@ -93,4 +100,3 @@ def resolve_limits(limits: Limits, device: torch.device, profile: HardwareProfil
         assert profile is not None, "a policy with device_peak is planned, and that needs a profile"
         capacity = profile.device_memory_bytes
     return replace(limits, device_peak=int(capacity * (1 - AUTO_MARGIN)))
-
