@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("args", "code", "hint"),
     [
-        ([], "CLI605", "the commands are apply, codes, explain, list, test, validate"),
+        ([], "CLI605", f"the commands are {', '.join(sorted(program.COMMANDS))}"),
         (["validat"], "CLI605", "did you mean validate?"),
-        (["zzz"], "CLI605", "the commands are apply, codes, explain, list, test, validate"),
+        (["zzz"], "CLI605", f"the commands are {', '.join(sorted(program.COMMANDS))}"),
         (["list", "models", "--formt", "json"], "CLI602", "did you mean --format?"),
         (["list", "models", "--format", "xml"], "CLI604", "see `offload list --help`"),
         (["list", "planets"], "CLI604", "see `offload list --help`"),
@@ -47,7 +47,8 @@ def test_a_wrong_command_line_is_one_finding_and_exit_code_2(
 
 
 def test_choices_that_click_breaks_into_lines_are_shown_in_one(offload: Offload) -> None:
-    message = "missing argument 'models|op-classes|policies'. Choose from: models, op-classes, policies"
+    names = sorted(catalog.CATALOGS)
+    message = f"missing argument '{'|'.join(names)}'. Choose from: {', '.join(names)}"
     assert offload("list").stderr.splitlines()[0] == f"CLI603 {message}"
 
 
