@@ -85,13 +85,13 @@ def offload_forward_pass(
                 name = transfer.source.node
                 source = by_name[name]
                 held = anchors.at(position, after=source) if anchors else []
-                started[name] = gm.graph.call_function(ops.d2h_start, (source, held, keys[name]))
+                started[name] = _call(gm, ops.d2h_start, source, held, keys[name])
                 started[name].meta["val"] = _like(source, ops.host_of(_device_of(source)))
             for transfer in waits[position]:
                 name = transfer.source.node
                 source = by_name[name]
                 held = anchors.at(position, after=source) if anchors else []
-                hosts[name] = gm.graph.call_function(ops.d2h_wait, (started[name], source, held, keys[name]))
+                hosts[name] = _call(gm, ops.d2h_wait, started[name], source, held, keys[name])
                 hosts[name].meta["val"] = started[name].meta["val"]
     _return_hosts(gm, plan, hosts, by_name)
     gm.graph.lint()
@@ -158,7 +158,7 @@ def reload_backward_pass(
                 host, device = _receive_host(transfer, inputs, bases)
                 held = anchors.at(position - 1, after=host) if anchors else []
                 key = keys[transfer.source.node]
-                start = gm.graph.call_function(ops.h2d_start, (host, held, device, key))
+                start = _call(gm, ops.h2d_start, host, held, device, key)
                 start.meta["val"] = _like(bases[transfer.source.node], device)
                 started[transfer.source.node] = host, start
             for transfer in waits[position]:
@@ -190,7 +190,7 @@ def _wait_and_replay(
     inputs: Mapping[str, fx.Node],
 ) -> None:
     host, start = started
-    ready = gm.graph.call_function(ops.h2d_wait, (start, host, keys[transfer.source.node]))
+    ready = _call(gm, ops.h2d_wait, start, host, keys[transfer.source.node])
     ready.meta["val"] = start.meta["val"]
     moved = {start, ready}
     if not transfer.source.views:
@@ -200,6 +200,18 @@ def _wait_and_replay(
         view = _replay(gm, ready, saved)
         saved.replace_all_uses_with(view, delete_user_cb=lambda user: user not in moved)
     host.meta["val"] = _like(start, ops.host_of(_device_of(start)))
+
+
+def _call(gm: fx.GraphModule, operator: OpOverload, *args: Any) -> fx.Node:
+    """Call a transfer operator, and hold a compiler to the strides that its tensors were traced with.
+
+    Inductor would otherwise pick a layout for the copy, and return another copy of that to autograd. Anchors are
+    order alone: their layout is nobody's business.
+    """
+    node = gm.graph.call_function(operator, args)
+    traced = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in args)
+    node.meta["eager_input_vals"] = (traced, {})
+    return node
 
 
 def _replay(gm: fx.GraphModule, ready: fx.Node, saved: fx.Node) -> fx.Node:

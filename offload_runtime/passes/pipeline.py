@@ -108,8 +108,6 @@ def plan_joint(
     setting = setting or Setting(policy.policy.limits)
     gm.graph.eliminate_dead_code()
     is_planned = variant != "baseline" and policy.policy.schedule.select == "planned"
-    trial = copy_graph(gm) if is_planned else None
-    joint, judged = _read(gm, inputs, policy, variant)
     splitter = "save_everything" if variant == "baseline" and mode == "graph" else "min_cut"
 
     def split(module: fx.GraphModule) -> Partition:
@@ -121,23 +119,18 @@ def plan_joint(
             splitter=splitter,  # type: ignore[arg-type]  # one of the two literals above
         )
 
-    if variant == "baseline":
-        keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
-        selected = split_without_policy(joint, judged, split, mode=mode, setting=setting)
-        plan = _plan_of(joint, policy, judged, selected)
-        return PlannedPair(joint, selected, plan, forecast_of(selected, setting.profile), ())
-    if trial is not None:
-        selected = select_planned(
-            joint,
-            judged,
-            _read(trial, inputs, policy, variant),
-            policy,
-            split,
-            mode=mode,
-            setting=setting,
+    if is_planned:
+        planned = select_planned(
+            lambda: _read(copy_graph(gm), inputs, policy, variant), policy, split, mode=mode, setting=setting
         )
+        joint, judged, selected = planned.joint, planned.judged, planned.selected
     else:
-        selected = select_largest_first(joint, judged, policy, split, mode=mode, setting=setting)
+        joint, judged = _read(gm, inputs, policy, variant)
+        if variant == "baseline":
+            keep_overwritten_pass(gm, inputs.example_inputs, joint=joint)
+            selected = split_without_policy(joint, judged, split, mode=mode, setting=setting)
+        else:
+            selected = select_largest_first(joint, judged, policy, split, mode=mode, setting=setting)
     plan = _plan_of(joint, policy, judged, selected)
     decisions = [item.judged.decision or Decision("auto", source="default") for item in selected.stored]
     diagnostics = judge_empty_plan(plan, decisions, selected.reasons) if variant == "policy" else ()

@@ -31,12 +31,21 @@ from offload_runtime.planning.search import PlannedStep, plan_fates
 from offload_runtime.policy import Limits
 from offload_runtime.step import Move, Simulation
 
-__all__ = ["Selected", "Setting", "Split", "select_largest_first", "select_planned", "split_without_policy"]
+__all__ = [
+    "Planned",
+    "Selected",
+    "Setting",
+    "Split",
+    "select_largest_first",
+    "select_planned",
+    "split_without_policy",
+]
 
 LINK_RESERVE = 0.03
-"""The share of the link's rate that plans leave unused: real copies are a little slower than the profile's now and then,
-and a plan that fills the link waits for each of them."""
+"""The share of the link's rate that plans leave unused: real copies are a little slower than the profile's now and
+then, and a plan that fills the link waits for each of them."""
 
+_MAX_ATTEMPTS = 4
 _MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an allocator can use
 
 
@@ -146,32 +155,68 @@ def select_largest_first(
     return _simulated(joint, replace(selected, transfers=transfers), transfers, mode=mode, setting=setting)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What the planner chose, and the copy of the joint graph that it was carried out on."""
+
+    joint: JointGraph
+    judged: Sequence[JudgedStorage]
+    selected: Selected
+
+
 def select_planned(
-    joint: JointGraph,
-    judged: Sequence[JudgedStorage],
-    trial: tuple[JointGraph, Sequence[JudgedStorage]],
+    fresh: Callable[[], tuple[JointGraph, Sequence[JudgedStorage]]],
     policy: CompiledPolicy,
     split: Split,
     *,
     mode: str,
     setting: Setting,
-) -> Selected:
-    """Decide all fates together, within the limits. ``trial`` is a copy of the graph that may be split first.
+) -> Planned:
+    """Decide all fates together, within the limits. ``fresh`` gives a new copy of the graph each time it is called.
 
-    Raises RefusedError where no plan keeps to the limits, naming the floor and what holds it.
+    Where the partition that carries out the fates takes more than the trial promised, the planner is asked for that
+    much less. Raises RefusedError where no plan keeps to the limits, naming the floor and what holds it.
     """
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
-    trial_joint, trial_judged = trial
-    tag_activations_pass(
-        trial_joint.module, joint=trial_joint, judged=[_as_start(item) for item in trial_judged]
-    )
-    first = _unplanned(trial_joint, trial_judged, split)
-    choices = _choices(trial_joint, first, policy, mode, setting.profile)
-    traced = _trace(trial_joint, first, choices, mode, setting, setting.profile)
-    planned = _plan(traced, policy, setting)
-    wanted = {
-        item.judged.activation.name: fate for item, fate in zip(first.stored, planned.fates, strict=True)
-    }
+    joint, judged = fresh()
+    tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item) for item in judged])
+    trial = _unplanned(joint, judged, split)
+    choices = _choices(joint, trial, policy, mode, setting.profile)
+    traced = _trace(joint, trial, choices, mode, setting, setting.profile)
+    asked = setting
+    for _ in range(_MAX_ATTEMPTS):
+        step = _plan(traced, policy, asked)
+        planned = _carry_out(fresh(), trial, step, split, mode=mode, setting=setting)
+        excess = _excess(planned.selected, setting)
+        if excess <= 0:
+            return planned
+        assert isinstance(asked.limits.device_peak, int), "only a limit can be exceeded"
+        lower = asked.limits.device_peak - excess
+        asked = replace(asked, limits=replace(asked.limits, device_peak=lower))
+    return planned
+
+
+def _excess(selected: Selected, setting: Setting) -> int:
+    """Return the bytes by which a partition exceeds the limit on device memory."""
+    limit = setting.limits.device_peak
+    assert not isinstance(limit, str), "auto is resolved before planning"
+    assert selected.simulation is not None
+    return 0 if limit is None else selected.simulation.peak_bytes - limit
+
+
+def _carry_out(
+    fresh: tuple[JointGraph, Sequence[JudgedStorage]],
+    trial: Selected,
+    step: PlannedStep,
+    split: Split,
+    *,
+    mode: str,
+    setting: Setting,
+) -> Planned:
+    """Tag the fates of a plan, split, and place the copies on what came out."""
+    assert setting.profile is not None
+    joint, judged = fresh
+    wanted = {item.judged.activation.name: fate for item, fate in zip(trial.stored, step.fates, strict=True)}
     tag_activations_pass(joint.module, joint=joint, judged=[_as_planned(item, wanted) for item in judged])
     final = _unplanned(joint, judged, split)
     fates: tuple[Fate, ...] = tuple(
@@ -180,34 +225,20 @@ def select_planned(
         else "save"
         for item, candidate in zip(final.stored, final.candidates, strict=True)
     )
-    return _placed(joint, replace(final, fates=fates, planned=planned), policy, mode=mode, setting=setting)
-
-
-def _placed(
-    joint: JointGraph, selected: Selected, policy: CompiledPolicy, *, mode: str, setting: Setting
-) -> Selected:
-    """Place the copies of the final partition; plan once more where it is not what the trial promised."""
-    assert setting.profile is not None
-    link, limit = setting.profile.link(), setting.limits.device_peak
+    limit = setting.limits.device_peak
     assert not isinstance(limit, str), "auto is resolved before planning"
-    traced = _trace(joint, selected, _fixed(selected.fates), mode, setting, setting.profile)
-    moves = place(traced.trace, selected.fates, link, limit)
-    simulation = simulate(traced.trace, selected.fates, moves, link)
-    if limit is not None and simulation.peak_bytes > limit:
-        choices = [
-            Choice(choice.fates - {"recompute"} or frozenset({"save"}))
-            for choice in _choices(joint, selected, policy, mode, setting.profile)
-        ]
-        traced = _trace(joint, selected, choices, mode, setting, setting.profile)
-        again = _plan(traced, policy, setting)
-        selected = replace(selected, fates=again.fates)
-        moves, simulation = again.moves, again.simulation
-    return replace(
-        selected,
-        transfers=traced.transfers(moves, selected.candidates),
+    link = setting.profile.link()
+    traced = _trace(joint, final, _fixed(fates), mode, setting, setting.profile)
+    moves = place(traced.trace, fates, link, limit)
+    selected = replace(
+        final,
+        fates=fates,
+        planned=step,
+        transfers=traced.transfers(moves, final.candidates),
         traced=traced,
-        simulation=simulation,
+        simulation=simulate(traced.trace, fates, moves, link),
     )
+    return Planned(joint, judged, selected)
 
 
 def _plan(traced: TracedPair, policy: CompiledPolicy, setting: Setting) -> PlannedStep:
