@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offload_runtime.compiler import Decision
-from offload_runtime.plan import Candidate, Timeline, Transfer
+from offload_runtime.offload_plan import Candidate, Timeline, Transfer
 
 __all__ = ["Selection", "plan_largest_first", "schedule_transfers"]
 

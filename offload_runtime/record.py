@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offload_runtime.errors import Diagnostic
-from offload_runtime.plan import Forecast, OffloadPlan, TensorVerdict
+from offload_runtime.offload_plan import Forecast, OffloadPlan, TensorVerdict
 from offload_runtime.simulator import MemoryPeak
 from offload_runtime.units import format_size_short
 

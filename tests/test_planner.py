@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from offload_runtime.compiler import Decision, SavedActivation
-from offload_runtime.plan import Candidate, Timeline, TransferSource
+from offload_runtime.offload_plan import Candidate, Timeline, TransferSource
 from offload_runtime.planner import Selection, plan_largest_first, schedule_transfers
 
 OFFLOAD = Decision("offload")

@@ -24,7 +24,7 @@ from offload_runtime.models.numbers import first_step_difference
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import ApplyResult, BitwiseScope, Difference, Losses, RunResult
 from offload_runtime.models.training import Training, TrainingPlan, train
-from offload_runtime.plan import Variant
+from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.options import refuse_unsupported
 

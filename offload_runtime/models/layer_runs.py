@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from offload_runtime.compiler import Fate
-from offload_runtime.plan import TensorVerdict
+from offload_runtime.offload_plan import TensorVerdict
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from offload_runtime.models.numbers import (
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import Difference
 from offload_runtime.models.under_test import ModelUnderTest
-from offload_runtime.plan import Variant
+from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
 from offload_runtime.runtime.session import report, unwrap_error

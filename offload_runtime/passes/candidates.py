@@ -11,9 +11,9 @@ from torch import fx
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import is_collective, operator_of
 from offload_runtime.graph.storages import Storage, find_storages, hint, layout_of, tensor_bytes, tensor_of
+from offload_runtime.offload_plan import Candidate, Timeline, TransferSource
 from offload_runtime.passes.partition import Partition, Saved
 from offload_runtime.passes.tag import MIN_SLICED_SHARE, JudgedStorage
-from offload_runtime.plan import Candidate, Timeline, TransferSource
 
 __all__ = ["SavedStorage", "collect_candidates", "count_replayed_views", "read_timeline", "saved_storages"]
 

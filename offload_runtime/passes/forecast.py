@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.offload_plan import Forecast, PeakPlace
 from offload_runtime.passes.selection import Selected
-from offload_runtime.plan import Forecast, PeakPlace
 from offload_runtime.planning.window import window_bound
 
 __all__ = ["forecast_of"]

@@ -8,8 +8,8 @@ from offload_runtime.compiler import CompiledPolicy, SavedActivation
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import class_of_node, operator_name
 from offload_runtime.graph.storages import foreign_type_of, tensor_bytes
+from offload_runtime.offload_plan import TensorVerdict
 from offload_runtime.passes.partition import Partition
-from offload_runtime.plan import TensorVerdict
 
 __all__ = ["foreign_verdicts"]
 

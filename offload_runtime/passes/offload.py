@@ -28,7 +28,7 @@ from torch._ops import OpOverload
 
 from offload_runtime.graph.operators import class_of_node
 from offload_runtime.graph.storages import tensor_of
-from offload_runtime.plan import OffloadPlan, Transfer
+from offload_runtime.offload_plan import OffloadPlan, Transfer
 
 __all__ = ["TransferOps", "offload_forward_pass", "reload_backward_pass"]
 

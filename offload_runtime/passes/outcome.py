@@ -11,8 +11,8 @@ from offload_runtime.compiler import Decision
 from offload_runtime.errors import Diagnostic
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import operator_name
+from offload_runtime.offload_plan import OffloadPlan
 from offload_runtime.passes.partition import Partition
-from offload_runtime.plan import OffloadPlan
 from offload_runtime.simulator import MemoryPeak
 from offload_runtime.units import format_size_short
 

@@ -24,6 +24,7 @@ from offload_runtime.graph.joint import (
     read_joint_graph,
 )
 from offload_runtime.graph.storages import tensor_of
+from offload_runtime.offload_plan import Forecast, OffloadPlan, TransferSource, Variant
 from offload_runtime.passes.forecast import forecast_of
 from offload_runtime.passes.offload import TransferOps, offload_forward_pass, reload_backward_pass
 from offload_runtime.passes.outcome import judge_empty_plan, judge_peak
@@ -35,11 +36,11 @@ from offload_runtime.passes.selection import (
     select_planned,
     split_without_policy,
 )
+from offload_runtime.passes.sink import sink_readers_pass
 from offload_runtime.passes.tag import JudgedStorage, keep_overwritten_pass
 from offload_runtime.passes.tape import record_tape
 from offload_runtime.passes.verdicts import collect_verdicts
 from offload_runtime.passes.verify import read_original, verify_partition
-from offload_runtime.plan import Forecast, OffloadPlan, TransferSource, Variant
 from offload_runtime.simulator import Tape, peak_memory
 
 __all__ = ["JointInputs", "PlannedPair", "RewrittenPair", "plan_joint", "rewrite_joint"]
@@ -111,13 +112,16 @@ def plan_joint(
     splitter = "save_everything" if variant == "baseline" and mode == "graph" else "min_cut"
 
     def split(module: fx.GraphModule) -> Partition:
-        return partition_pass(
+        partition = partition_pass(
             module,
             inputs.example_inputs,
             num_fwd_outputs=inputs.num_fwd_outputs,
             static_input_indices=inputs.static_input_indices,
             splitter=splitter,  # type: ignore[arg-type]  # one of the two literals above
         )
+        if mode == "inductor":
+            pass
+        return partition
 
     if is_planned:
         planned = select_planned(

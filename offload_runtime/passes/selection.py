@@ -16,13 +16,13 @@ from torch import fx
 from offload_runtime.compiler import CompiledPolicy, Decision, Fate
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.offload_plan import Candidate, Transfer
 from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.recompute import recompute_options
 from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
 from offload_runtime.passes.trace import Choice, TracedPair, trace_pair
-from offload_runtime.plan import Candidate, Transfer
 from offload_runtime.planner import plan_largest_first, schedule_transfers
 from offload_runtime.planning.lanes import simulate
 from offload_runtime.planning.limits import Infeasible

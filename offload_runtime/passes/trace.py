@@ -17,9 +17,9 @@ from offload_runtime.graph.joint import JointGraph
 from offload_runtime.graph.kernels import group_kernels, is_scatter, is_unfusible, launch_of
 from offload_runtime.graph.storages import Storage, find_storages
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.offload_plan import Candidate, Transfer
 from offload_runtime.passes.candidates import SavedStorage
 from offload_runtime.passes.partition import Partition
-from offload_runtime.plan import Candidate, Transfer
 from offload_runtime.step import Item, Kernel, Move, Recompute, Region, StepTrace
 
 __all__ = ["Choice", "TracedPair", "trace_pair"]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.graph.joint import JointGraph, origin_of
+from offload_runtime.offload_plan import Candidate, TensorVerdict
 from offload_runtime.passes.candidates import count_replayed_views
 from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle
-from offload_runtime.plan import Candidate, TensorVerdict
 
 __all__ = ["collect_verdicts"]
 

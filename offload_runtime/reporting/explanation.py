@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from offload_runtime.plan import TensorVerdict
+from offload_runtime.offload_plan import TensorVerdict
 from offload_runtime.record import GraphReport, Report
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.reporting.verdicts import FateRow, by_fate, by_layer, by_rule

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar, get_args
 
 from offload_runtime.compiler import Fate
-from offload_runtime.plan import TensorVerdict
+from offload_runtime.offload_plan import TensorVerdict
 
 FATES: tuple[Fate, ...] = get_args(Fate)
 Key = TypeVar("Key", bound=Hashable)

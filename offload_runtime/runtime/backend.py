@@ -27,9 +27,9 @@ from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.graph.joint import ModelNames
 from offload_runtime.graph.layers import layer_path
 from offload_runtime.graph.names import normalise_fqn
+from offload_runtime.offload_plan import TransferSource
 from offload_runtime.passes.offload import TransferOps
 from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
-from offload_runtime.plan import TransferSource
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
 from offload_runtime.runtime.agreement import agree_on_limits, check_same_plan

@@ -14,7 +14,7 @@ import torch
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
 from offload_runtime.hardware import HardwareProfile
-from offload_runtime.plan import Variant
+from offload_runtime.offload_plan import Variant
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 from offload_runtime.runtime.setting import read_hardware_option

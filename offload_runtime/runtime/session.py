@@ -16,8 +16,8 @@ import torch
 from offload_runtime.compiler import SavedActivation
 from offload_runtime.errors import Diagnostic, OffloadError, PolicyError, RefusedError
 from offload_runtime.judgement import judge_matches, judge_moved
+from offload_runtime.offload_plan import TransferSource
 from offload_runtime.passes.pipeline import RewrittenPair
-from offload_runtime.plan import TransferSource
 from offload_runtime.record import GraphReport, LayerRow, Report
 from offload_runtime.runtime.arena import Reservation
 from offload_runtime.runtime.compiled import options_within

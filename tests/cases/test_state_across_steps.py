@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import offload_runtime as off
-from offload_runtime.plan import Variant
+from offload_runtime.offload_plan import Variant
 from tests.cases.training import (
     Values,
     assert_bitwise,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import offload_runtime as off
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import OffloadError
-from offload_runtime.plan import TensorVerdict, Variant
+from offload_runtime.offload_plan import TensorVerdict, Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.arena import HostArena
 from offload_runtime.runtime.backend import offload_backend

@@ -13,10 +13,10 @@ from torch import Tensor, fx
 
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.graph.joint import ModelNames
+from offload_runtime.offload_plan import TransferSource, Variant
 from offload_runtime.passes import pipeline, selection
 from offload_runtime.passes.partition import Partition, partition_pass, read_partition
 from offload_runtime.passes.pipeline import JointInputs, RewrittenPair, rewrite_joint
-from offload_runtime.plan import TransferSource, Variant
 from offload_runtime.runtime.backend import OPS
 from offload_runtime.runtime.transfer import register_transfer
 

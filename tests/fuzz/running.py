@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
+from offload_runtime.offload_plan import Variant
 from offload_runtime.passes.tape import record_tape
-from offload_runtime.plan import Variant
 from offload_runtime.runtime.arena import HostArena
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
 from offload_runtime.runtime.transfer import forget_transfers, use_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offload_runtime.compiler import Fate, SavedActivation
 from offload_runtime.models.layer_runs import LayerRun, layer_runs
-from offload_runtime.plan import TensorVerdict
+from offload_runtime.offload_plan import TensorVerdict
 
 
 def verdict(

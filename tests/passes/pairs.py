@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.plan import TensorVerdict
+from offload_runtime.offload_plan import TensorVerdict
 from offload_runtime.runtime.backend import OPS
 from tests.fuzz.rewriting import Capture, Rewritten, Treatment
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from offload_runtime.offload_plan import OffloadPlan
 from offload_runtime.passes.offload import offload_forward_pass, reload_backward_pass
-from offload_runtime.plan import OffloadPlan
 from offload_runtime.runtime.backend import OPS
 from tests.fuzz.rewriting import copy_module
 from tests.passes.pairs import names_of, policy, rewrite, transfer_calls

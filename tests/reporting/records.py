@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offload_runtime.compiler import Fate, SavedActivation
-from offload_runtime.plan import OffloadPlan, TensorVerdict
+from offload_runtime.offload_plan import OffloadPlan, TensorVerdict
 from offload_runtime.record import GraphReport, LayerRow, Report
 
 KIB = 1024

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from offload_runtime.compiler import SavedActivation
-from offload_runtime.plan import OffloadPlan, TensorVerdict, Transfer, TransferSource
+from offload_runtime.offload_plan import OffloadPlan, TensorVerdict, Transfer, TransferSource
 
 ACTIVATION = SavedActivation(
     "mm_1", "aten.mm.default", "matmul", "layers.0.mlp", 0, 4, 4096, "bfloat16", "contiguous"
