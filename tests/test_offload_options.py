@@ -174,7 +174,8 @@ def test_every_option_frees_what_is_needed_and_takes_nothing_that_is_not(
             rest = option.measures[:index] + option.measures[index + 1 :]
             assert sum(other.freed_bytes for other in rest) < needed
     best = best_option(options, None)
-    assert best is None or best.stall_ms == min(option.stall_ms or 0.0 for option in options)
+    least_ms = min((option.stall_ms or 0.0 for option in options), default=0.0)
+    assert best is None or best.stall_ms == pytest.approx(least_ms, abs=1e-6)  # a nanosecond is no difference
 
 
 @given(SHAPES, st.floats(0.01, 1))

@@ -92,9 +92,6 @@ def test_overrides_are_validated_like_the_file() -> None:
         ("gradients: {offload: true}", "gradients"),
         ("optimizer_state: {offload_fraction: 0.5}", "optimizer_state"),
         ("parameters: {offload: true}", "parameters"),
-        ("schedule: {defer: auto}", "schedule.defer"),
-        ("schedule: {prefetch: auto}", "schedule.prefetch"),
-        ("schedule: {select: planned}", "schedule.select"),
     ],
 )
 def test_a_clause_that_a_front_end_cannot_honour_is_named_with_its_line(
@@ -107,6 +104,20 @@ def test_a_clause_that_a_front_end_cannot_honour_is_named_with_its_line(
     assert (finding.code, finding.path, finding.line) == ("POL190", path, 5)
     assert target in finding.message
     assert finding.hint
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "section",
+    [
+        "schedule: {defer: auto, prefetch: auto}",
+        "schedule: {select: planned}\nlimits: {device_peak: 40GiB, step_overhead: 5%, host: 64GiB, budget: 8GiB}",
+    ],
+)
+def test_planning_by_time_is_honoured_by_every_front_end(tmp_path: Path, target: str, section: str) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(HEAD + "activations: {default: auto}\n" + section + "\n")
+    assert validate_file(str(file), target=target).diagnostics == ()
 
 
 @pytest.mark.parametrize("target", TARGETS)
