@@ -74,7 +74,7 @@ def cost_of_kernel(kernel: Launch, *, fused: bool) -> KernelCost:
     """
     operators = kernel.operators
     if fused and is_scatter(operators[0]):
-        target, *values = values_read(operators[0]).values()
+        _written, *values = values_read(operators[0]).values()
         return KernelCost(0.0, 0.0, 0.0, False, _dtype(operators), 3 * sum(values))
     matmul = grouped = attention = 0.0
     num_bytes = sum(_read_bytes(operators, value, size) for value, size in kernel.reads.items())

@@ -1,12 +1,14 @@
 """What a graph launches: one kernel for each operator, or groups of operators that a fusing compiler makes one.
 
-In mode ``graph`` every operator that is not a view is a kernel. In mode ``inductor`` matrix products, attention, sorting,
-scatters and unknown operators are kernels of their own; pointwise operators, gathers and reductions fuse, in two steps:
+In mode ``graph`` every operator that is not a view is a kernel. In mode ``inductor`` matrix products, attention,
+sorting, scatters and unknown operators are kernels of their own; pointwise operators, gathers and reductions fuse, in
+two steps:
 
-    inlined       a pointwise value that only fusible operators read is computed in each kernel that reads it, unless that
-                  takes more than ``_MAX_READS`` values from memory
-    grouped       what has to be stored is grouped with what it reads, if both are on one level: the number of unfusible
-                  operators on the longest path to them. Pointwise values sink to the level of their first reader.
+    inlined     a pointwise value that only fusible operators read is computed in each kernel that reads it, unless
+                that takes more than ``_MAX_READS`` values from memory
+    grouped     what has to be stored is grouped with what it reads, and with what reads the same values, if both are
+                on one level: the number of unfusible operators on the longest path to them; pointwise values sink to
+                the level of their first reader
 
 Operators of one level cannot depend on each other through an unfusible one, so that no group forms a cycle.
 """
@@ -40,6 +42,9 @@ _UNFUSIBLE_CLASSES = frozenset({"matmul", "attention", "convolution", "routing",
 _SCATTERS = ("index_put", "scatter")
 _UNFUSIBLE_NAMES = (*_SCATTERS, "embedding_dense_backward", "sort", "searchsorted", "cumsum")
 _MAX_READS = 4  # Inductor's realize_reads_threshold
+_SHARED_READ = (
+    1 / 2
+)  # two results are computed together if they read a value of at least this share of their size
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Launch:
 class KernelMap:
     """The kernels of one graph in execution order.
 
-    ``kernel_of`` maps operators whose results stay in memory to indices of ``kernels``. ``written`` are the storages that
-    a kernel leaves in memory.
+    ``kernel_of`` maps operators whose results stay in memory to indices of ``kernels``. ``written`` are the storages
+    that a kernel leaves in memory.
     """
 
     kernels: tuple[Launch, ...]
@@ -213,13 +218,16 @@ def _fuse(real: Sequence[fx.Node], bodies: Mapping[fx.Node, _Body]) -> dict[fx.N
         return node
 
     level = _levels(real, bodies)
+    reading: dict[tuple[int, fx.Node], fx.Node] = {}
     for node in real:
         if is_unfusible(node):
             continue
-        for value in bodies[node].reads:
+        for value, num_bytes in bodies[node].reads.items():
             source = launch_of(value)
             if source in level and not is_unfusible(source) and level[source] == level[node]:
                 parent[root(source)] = root(node)
+            if num_bytes >= _SHARED_READ * _bytes(node):
+                parent[root(reading.setdefault((level[node], value), node))] = root(node)
     return {node: root(node) for node in real}
 
 

@@ -154,7 +154,8 @@ def reload_backward_pass(
     started: dict[str, tuple[fx.Node, fx.Node]] = {}
     for position in sorted(starts.keys() | waits.keys()):
         with gm.graph.inserting_before(order[position]):
-            for transfer in starts[position]:
+            # The copy stream is a queue: what is needed first goes first.
+            for transfer in sorted(starts[position], key=lambda transfer: transfer.use_before):
                 host, device = _receive_host(transfer, inputs, bases)
                 held = anchors.at(position - 1, after=host) if anchors else []
                 key = keys[transfer.source.node]

@@ -36,7 +36,6 @@ from offload_runtime.passes.selection import (
     select_planned,
     split_without_policy,
 )
-from offload_runtime.passes.sink import sink_readers_pass
 from offload_runtime.passes.tag import JudgedStorage, keep_overwritten_pass
 from offload_runtime.passes.tape import record_tape
 from offload_runtime.passes.verdicts import collect_verdicts
@@ -112,7 +111,7 @@ def plan_joint(
     splitter = "save_everything" if variant == "baseline" and mode == "graph" else "min_cut"
 
     def split(module: fx.GraphModule) -> Partition:
-        partition = partition_pass(
+        return partition_pass(
             module,
             inputs.example_inputs,
             num_fwd_outputs=inputs.num_fwd_outputs,

@@ -37,7 +37,7 @@ class Choice:
 class TracedPair:
     """A step, and the node positions of its kernels.
 
-    ``positions[k]`` is the position, in the forward or the backward graph, of the last operator of kernel ``k``. The
+    ``positions[k]`` is the position, in the forward or the backward graph, at which kernel ``k`` runs. The
     items of the step stand in the order of the saved storages that it was traced with.
     """
 
@@ -153,7 +153,9 @@ class _Side:
             layer = layers.most_common(1)[0][0] if layers else None
             name = operators[-1].name
             self.kernels.append(Kernel(name, duration_ms(cost, profile), layer))
-            self.positions.append(max(position[node] for node in operators))
+            # A fused kernel runs where it stores its first result; its other operators may stand further on.
+            stored = [position[node] for node in operators if node in kernel.stored]
+            self.positions.append(min(stored) if stored else position[operators[-1]])
             num_bytes = workspace_bytes(kernel)
             if num_bytes:
                 at = index + offset
