@@ -178,19 +178,30 @@ def _inlined(
     must_store: set[fx.Node] = set()
     for node in nodes:
         if node.op == "output":
-            must_store.update(values_read(node))
+            must_store.update(map(launch_of, values_read(node)))
         elif node in reads and is_unfusible(node):
-            must_store.update(reads[node])
+            must_store.update(map(launch_of, reads[node]))
     inlined: set[fx.Node] = set()
     leaves: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in launched:
         below = frozenset[fx.Node]().union(*(leaves.get(value, {value}) for value in reads[node]))
-        is_pointwise = not is_unfusible(node) and class_of_operator(node.target) != "reduction"
         several = len(node.users) > 1
-        if is_pointwise and node not in must_store and not (several and len(below) > _MAX_READS):
+        if _is_pointwise(node) and node not in must_store and not (several and len(below) > _MAX_READS):
             inlined.add(node)
             leaves[node] = below
     return inlined
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    """Whether each element of a result is computed by itself, and may be computed wherever it is read.
+
+    Random numbers are drawn once; several results are those of a statistic.
+    """
+    return (
+        not is_unfusible(node)
+        and class_of_operator(node.target) not in ("reduction", "random")
+        and tensor_of(node) is not None
+    )
 
 
 def _body(node: fx.Node, reads: Mapping[fx.Node, Mapping[fx.Node, int]], inlined: set[fx.Node]) -> _Body:
