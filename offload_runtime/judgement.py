@@ -55,6 +55,29 @@ def judge_moved(policy: Policy, moved_bytes: int) -> tuple[Diagnostic, ...]:
     return (Diagnostic.at(policy.expect.span, "MOD753", message, path="expect.moved", hint=hint),)
 
 
+def judge_layers(
+    policy: Policy, activations: Sequence[SavedActivation], *, has_layers: bool
+) -> tuple[Diagnostic, ...]:
+    """Return an error if ``activations.layers_of`` names no module of any graph: every count would mean nothing.
+
+    ``has_layers`` says whether any graph of the model has layers to count.
+    """
+    wanted = policy.activations.layers_of if policy.activations is not None else None
+    if wanted is None or has_layers:
+        return ()
+    modules = sorted({activation.module for activation in activations} - {""})
+    shown = ", ".join(modules[:8]) + (", ..." if len(modules) > 8 else "")
+    return (
+        Diagnostic.at(
+            policy.span_of("activations.layers_of"),
+            "GRF312",
+            f"layers_of ({', '.join(map(str, wanted))}) names no module of the model",
+            path="activations.layers_of",
+            hint=f"modules that hold saved tensors: {shown}" if shown else "write layers_of: auto",
+        ),
+    )
+
+
 def judge_rules(policy: Policy, matched: Sequence[Matched]) -> tuple[Diagnostic, ...]:
     """Judge as :func:`judge_matches` does.
 

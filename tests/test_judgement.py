@@ -9,6 +9,7 @@ import pytest
 
 from offload_runtime.compiler import SavedActivation, judge_matches, load_policy
 from offload_runtime.errors import Diagnostic
+from offload_runtime.judgement import judge_layers
 from tests.activations import activation, in_layer
 
 HEAD = {"apiVersion": "offload/v1", "kind": "Policy", "name": "example"}
@@ -138,3 +139,16 @@ def test_a_finding_points_at_the_rule_in_its_file(tmp_path: Any) -> None:
     )
     (finding,) = judge_matches(load_policy(path), FOUR_LAYERS)
     assert (finding.file, finding.line, finding.column) == (str(path), 8, 15)
+
+
+@pytest.mark.parametrize(
+    ("layers_of", "has_layers", "codes"),
+    [(["blocks.*"], False, ["GRF312"]), (["blocks.*"], True, []), ("auto", False, [])],
+)
+def test_patterns_of_layers_that_name_no_module_are_an_error(
+    layers_of: object, has_layers: bool, codes: list[str]
+) -> None:
+    data = HEAD | {"activations": {"default": "save", "layers_of": layers_of, "rules": [HEAVY]}}
+    findings = judge_layers(load_policy(data).policy, FOUR_LAYERS, has_layers=has_layers)
+    assert [finding.code for finding in findings] == codes
+    assert all("layers.0.attention.wq" in (finding.hint or "") for finding in findings)

@@ -15,8 +15,8 @@ import torch
 
 from offload_runtime.compiler import SavedActivation
 from offload_runtime.errors import Diagnostic, OffloadError, PolicyError, RefusedError
-from offload_runtime.judgement import judge_matches, judge_moved
-from offload_runtime.offload_plan import TransferSource
+from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
+from offload_runtime.offload_plan import TransferSource, Variant
 from offload_runtime.passes.pipeline import RewrittenPair
 from offload_runtime.record import GraphReport, LayerRow, Report
 from offload_runtime.runtime.arena import Reservation
@@ -34,7 +34,15 @@ from offload_runtime.runtime.transfer import (
 )
 from offload_runtime.simulator import Tape, peak_memory
 
-__all__ = ["CompiledGraph", "Session", "living_sessions", "remember_session", "report", "unwrap_error"]
+__all__ = [
+    "CompiledGraph",
+    "Session",
+    "graph_report",
+    "living_sessions",
+    "remember_session",
+    "report",
+    "unwrap_error",
+]
 
 _session_ids = itertools.count()
 
@@ -113,18 +121,7 @@ class Session:
                 owner=self.id,
             )
         graph = CompiledGraph(
-            report=GraphReport(
-                graph=index,
-                mode=self.options.mode,
-                variant=self.options.variant,
-                plan=pair.plan,
-                num_layers=pair.joint.layers.num_layers,
-                layer_table=tuple(LayerRow(i, path) for i, path in enumerate(pair.joint.layers.paths)),
-                num_operations=len(pair.partition.forward.graph.nodes)
-                + len(pair.partition.backward.graph.nodes),
-                diagnostics=pair.diagnostics,
-                forecast=pair.planned.forecast,
-            ),
+            report=graph_report(pair, index, mode=self.options.mode, variant=self.options.variant),
             tape=pair.tape,
             activations=pair.planned.judged_activations,
             keys=tuple(keys),
@@ -202,33 +199,20 @@ class Session:
             return
         self.judged = True
         activations = [activation for graph in self.graphs for activation in graph.activations]
-        findings = (*judge_matches(self.options.policy, activations), *self._judge_layers())
+        findings = (
+            *judge_matches(self.options.policy, activations),
+            *judge_layers(
+                self.options.policy.policy,
+                activations,
+                has_layers=any(graph.report.layer_table for graph in self.graphs),
+            ),
+        )
         if self.options.variant == "policy":
             findings += judge_moved(self.options.policy.policy, self._planned_bytes())
         self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, *findings]))
         errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
             raise PolicyError(*errors)
-
-    def _judge_layers(self) -> tuple[Diagnostic, ...]:
-        """Return an error if ``activations.layers_of`` names no module of any graph: every count would mean nothing."""
-        policy = self.options.policy.policy
-        wanted = policy.activations.layers_of if policy.activations is not None else None
-        if wanted is None or any(graph.report.layer_table for graph in self.graphs):
-            return ()
-        modules = sorted(
-            {activation.module for graph in self.graphs for activation in graph.activations} - {""}
-        )
-        shown = ", ".join(modules[:8]) + (", ..." if len(modules) > 8 else "")
-        return (
-            Diagnostic.at(
-                policy.span_of("activations.layers_of"),
-                "GRF312",
-                f"layers_of ({', '.join(map(str, wanted))}) names no module of the model",
-                path="activations.layers_of",
-                hint=f"modules that hold saved tensors: {shown}" if shown else "write layers_of: auto",
-            ),
-        )
 
     def _running(self) -> list[CompiledGraph]:
         """Return the graphs that the last step ran."""
@@ -300,6 +284,23 @@ class Session:
             numa="; ".join(sorted({str(arena.numa) for arena in arenas})),
             diagnostics=self.diagnostics,
         )
+
+
+def graph_report(pair: RewrittenPair, index: int, *, mode: str, variant: Variant) -> GraphReport:
+    """Return what a report says of one rewritten graph; ``index`` counts the graphs of its model."""
+    layers = pair.joint.layers
+    forward, backward = pair.partition.forward.graph, pair.partition.backward.graph
+    return GraphReport(
+        graph=index,
+        mode=mode,
+        variant=variant,
+        plan=pair.plan,
+        num_layers=layers.num_layers,
+        layer_table=tuple(LayerRow(layer, path) for layer, path in enumerate(layers.paths)),
+        num_operations=len(forward.nodes) + len(backward.nodes),
+        diagnostics=pair.diagnostics,
+        forecast=pair.planned.forecast,
+    )
 
 
 def _forget_graph(device: torch.device, keys: Sequence[int], reservation: Reservation | None) -> None:
