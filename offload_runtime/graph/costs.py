@@ -2,7 +2,7 @@
 
 A roofline: a kernel takes the longer of its arithmetic and its memory traffic, and one launch. Operation counts of
 matrix products and attention follow from shapes alone (2 m n k; attention counts half where it is causal, and two and
-a half times as much for its backward); those of convolutions come from torch's own FLOP registry.
+a half times as much for its backward), where torch's own FLOP registry has a formula by that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
 from offload_runtime.errors import Diagnostic, RefusedError
@@ -25,7 +26,6 @@ from offload_runtime.hardware import HardwareProfile
 
 __all__ = ["KernelCost", "cost_of_kernel", "duration_ms", "workspace_bytes"]
 
-_ATTENTION_BACKWARD = 2.5  # five products where forward has two
 _SORT_PASSES = 8  # radix sort of 32-bit keys: four passes, each reads and writes
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")
 
@@ -100,8 +100,7 @@ def workspace_bytes(kernel: Launch) -> int:
     total = 0
     for node in kernel.operators:
         if class_of_operator(node.target) == "attention" and "backward" in str(node.target):
-            query = tensor_of(node.all_input_nodes[1]) if len(node.all_input_nodes) > 1 else None
-            total += 4 * hint(query.numel()) if query is not None else 0
+            total += 4 * hint(_attention_operands(node, is_backward=True)[0].numel())
     return total
 
 
@@ -134,53 +133,69 @@ def _dtype(operators: Sequence[fx.Node]) -> str:
 
 
 def _product_flops(node: fx.Node) -> float:
-    results = _results(node)
-    name = str(node.target)
-    operands = node.all_input_nodes[1:] if ".add" in name or ".baddbmm" in name else node.all_input_nodes
-    tensors = [tensor for tensor in map(tensor_of, operands) if tensor is not None]
-    shapes = [[hint(size) for size in tensor.shape] for tensor in tensors]
-    if "convolution" in name:
+    """Count two operations for each element of the left operand and each column of the right one."""
+    target = node.target
+    if isinstance(target, OpOverload) and target._overloadpacket in flop_registry:
         return _registered_flops(node)
-    if not results or not shapes:
-        return 0.0
-    out = [hint(size) for size in results[0].shape]
-    matrices = [shape for shape in shapes if len(shape) >= 2]
-    if (
-        "grouped" in name
-        and len(matrices) >= 2
-        and len(out) == 3
-        and len(matrices[0]) == 2 == len(matrices[1])
-    ):
-        # [m, rows] @ [rows, n] in groups of rows: each row is in one group.
-        return 2.0 * matrices[0][0] * matrices[0][1] * matrices[1][1]
-    if len(matrices) < 2:
-        return 2.0 * math.prod(shapes[0])
-    left = next(
-        (shape for shape in matrices if shape[-2] == (out[-2] if len(out) > 1 else out[0])), matrices[0]
-    )
-    return 2.0 * math.prod(out) * left[-1]
+    name = str(target)
+    operands = _tensors(node)[1:] if ".add" in name else _tensors(node)
+    left, right = ([hint(size) for size in tensor.shape] for tensor in (operands + operands[-1:] * 2)[:2])
+    if "linear" in name:
+        right = right[::-1]
+    if "grouped" in name and len(left) == 3 and len(right) == 2:
+        left = left[1:]  # each column of the right operand is in one group
+    columns = right[-1] if len(operands) > 1 and len(right) > 1 else 1
+    return 2.0 * math.prod(left) * columns
 
 
 def _registered_flops(node: fx.Node) -> float:
-    target = node.target
-    count = flop_registry.get(target._overloadpacket) if isinstance(target, OpOverload) else None
-    if count is None:
-        return 0.0
+    assert isinstance(node.target, OpOverload)
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda item: item.meta.get("val"))
-    counted: Any = count(*args, **kwargs, out_val=node.meta.get("val"))
+    given = tree_map(_without_symbols, (args, kwargs, node.meta.get("val")))
+    args, kwargs, result = given
+    counted: Any = flop_registry[node.target._overloadpacket](*args, **kwargs, out_val=result)
     return float(counted)
 
 
+def _without_symbols(value: object) -> object:
+    """Return the shape of a tensor, or a size, as plain numbers: nothing may branch on a symbolic one."""
+    if isinstance(value, torch.Tensor):
+        return tuple(hint(size) for size in value.shape)
+    return hint(value) if isinstance(value, torch.SymInt) else value
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    """Return the tensors among the positional arguments, one as often as it is given."""
+    found = [tensor_of(argument) for argument in node.args if isinstance(argument, fx.Node)]
+    return [tensor for tensor in found if tensor is not None]
+
+
 def _attention_flops(node: fx.Node, is_backward: bool) -> float:
-    """Count two products over ``[batch, heads, queries, keys]``, half of them where attention is causal."""
-    tensors = [tensor for tensor in map(tensor_of, node.all_input_nodes) if tensor is not None]
-    if is_backward:
-        tensors = tensors[1:]
-    query, key, value = (tensors + tensors[-1:] * 3)[:3]
-    queries = math.prod(hint(size) for size in query.shape[:-1])
-    flops = 2.0 * queries * hint(key.shape[-2]) * (hint(query.shape[-1]) + hint(value.shape[-1]))
-    flops *= _ATTENTION_BACKWARD if is_backward else 1.0
+    """Count the products over ``[batch, heads, queries, keys]``, half of them where attention is causal.
+
+    Forward makes one product over the dimension of queries and keys and one over that of values, backward three and
+    two: it computes the scores again.
+    """
+    query, key, value = _attention_operands(node, is_backward)
+    sequence = -3 if "_attention_forward" in str(node.target) else -2  # the one layout with heads next to last
+    num_scores = math.prod(hint(size) for size in query.shape[:-1]) * hint(key.shape[sequence])
+    dim, value_dim = hint(query.shape[-1]), hint(value.shape[-1])
+    flops = 2.0 * num_scores * (3 * dim + 2 * value_dim if is_backward else dim + value_dim)
     return flops / 2 if _is_causal(node) else flops
+
+
+def _attention_operands(node: fx.Node, is_backward: bool) -> list[torch.Tensor]:
+    """Return query, key and value, by name where the operator has such arguments."""
+    tensors = _tensors(node)
+    if isinstance(node.target, OpOverload):
+        names = [argument.name for argument in node.target._schema.arguments]
+        if "query" in names:
+            first = names.index("query")
+            given = [argument for argument in node.args[first : first + 3] if isinstance(argument, fx.Node)]
+            return [tensor for tensor in map(tensor_of, given) if tensor is not None]
+        if is_backward:
+            tensors = tensors[1:]
+    return (tensors + tensors[-1:] * 3)[:3]
 
 
 def _is_causal(node: fx.Node) -> bool:

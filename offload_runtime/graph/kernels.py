@@ -114,10 +114,11 @@ def launch_of(node: fx.Node) -> fx.Node:
 def values_read(node: fx.Node) -> dict[fx.Node, int]:
     """Return the values that an operator reads, views looked through, with the bytes that it reads of each.
 
-    A value is a graph input, the result of an operator, or one of its several results (a ``getitem``).
+    They stand in the order of its arguments. A value is a graph input, the result of an operator, or one of its several
+    results (a ``getitem``).
     """
     found: dict[fx.Node, int] = {}
-    pending = [(source, _bytes(source)) for source in node.all_input_nodes]
+    pending = [(source, _bytes(source)) for source in reversed(node.all_input_nodes)]
     while pending:
         source, num_bytes = pending.pop()
         is_value = source.op != "call_function" or launches(launch_of(source))
@@ -126,7 +127,7 @@ def values_read(node: fx.Node) -> dict[fx.Node, int]:
         ):
             found[source] = max(found.get(source, 0), min(num_bytes, _bytes(source)))
         else:
-            pending += [(before, num_bytes) for before in source.all_input_nodes]
+            pending += [(before, num_bytes) for before in reversed(source.all_input_nodes)]
     return found
 
 
