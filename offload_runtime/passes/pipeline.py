@@ -118,9 +118,6 @@ def plan_joint(
             static_input_indices=inputs.static_input_indices,
             splitter=splitter,  # type: ignore[arg-type]  # one of the two literals above
         )
-        if mode == "inductor":
-            pass
-        return partition
 
     if is_planned:
         planned = select_planned(

@@ -54,8 +54,8 @@ class Setting:
     """Where a plan will run, as far as it is known.
 
     ``limits`` are those of the policy, with ``device_peak`` in bytes. ``resident_bytes`` are on the device throughout
-    and not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are known to be allocated
-    when the graph is compiled, its inputs among them; what exceeds those inputs is resident, too.
+    and not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are allocated already when
+    the graph is compiled, its inputs among them, and most often those workspaces; if they are more, they count.
     """
 
     limits: Limits
@@ -342,7 +342,7 @@ def _trace(
         mode=mode,
         profile=profile,
     )
-    resident = max(traced.trace.resident_bytes, setting.allocated_bytes) + setting.resident_bytes
+    resident = max(traced.trace.resident_bytes + setting.resident_bytes, setting.allocated_bytes)
     return replace(traced, trace=replace(traced.trace, resident_bytes=resident))
 
 
