@@ -127,6 +127,7 @@ def values_read(node: fx.Node) -> dict[fx.Node, int]:
         ):
             found[source] = max(found.get(source, 0), min(num_bytes, _bytes(source)))
         else:
+            num_bytes = min(num_bytes, _bytes(source) or num_bytes)
             pending += [(before, num_bytes) for before in reversed(source.all_input_nodes)]
     return found
 
