@@ -27,6 +27,7 @@ from offload_runtime.hardware import HardwareProfile
 __all__ = ["KernelCost", "cost_of_kernel", "duration_ms", "workspace_bytes"]
 
 _SORT_PASSES = 8  # radix sort of 32-bit keys: four passes, each reads and writes
+_HEADS_NEXT_TO_LAST = ("aten._flash_attention_", "aten._efficient_attention_")
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")
 
 
@@ -177,7 +178,7 @@ def _attention_flops(node: fx.Node, is_backward: bool) -> float:
     two: it computes the scores again.
     """
     query, key, value = _attention_operands(node, is_backward)
-    sequence = -3 if "_attention_forward" in str(node.target) else -2  # the one layout with heads next to last
+    sequence = -3 if str(node.target).startswith(_HEADS_NEXT_TO_LAST) else -2
     num_scores = math.prod(hint(size) for size in query.shape[:-1]) * hint(key.shape[sequence])
     dim, value_dim = hint(query.shape[-1]), hint(value.shape[-1])
     flops = 2.0 * num_scores * (3 * dim + 2 * value_dim if is_backward else dim + value_dim)

@@ -38,8 +38,18 @@ _PROFILES_BY_NAME = (
 
 def needs_hardware(policy: Policy) -> bool:
     """Whether a policy can be carried out only where the hardware is known: it decides or places by time."""
+    return _clause_by_time(policy) is not None
+
+
+def _clause_by_time(policy: Policy) -> str | None:
+    """Return the first clause that is carried out by predicted times, or None."""
     schedule = policy.schedule
-    return schedule.select == "planned" or "auto" in (schedule.defer, schedule.prefetch)
+    by_time = {
+        "schedule.select": schedule.select == "planned",
+        "schedule.defer": schedule.defer == "auto",
+        "schedule.prefetch": schedule.prefetch == "auto",
+    }
+    return next((clause for clause, is_given in by_time.items() if is_given), None)
 
 
 def read_hardware_option(given: object) -> HardwareProfile | None:
@@ -71,9 +81,9 @@ def setting_for(policy: Policy, hardware: HardwareProfile | None, device: torch.
     Raises RefusedError for a policy that plans by time on hardware that nobody has described.
     """
     profile = hardware or profile_of_device(device)
-    if profile is None and needs_hardware(policy):
+    clause = _clause_by_time(policy)
+    if profile is None and clause is not None:
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"device {device.type!r}"
-        clause = "schedule.select" if policy.schedule.select == "planned" else "schedule.defer"
         raise RefusedError(
             Diagnostic.at(
                 policy.span_of(clause),
