@@ -97,20 +97,8 @@ def rests(fate: Fate) -> bool:
 
 
 def permitted(problem: Problem, index: int) -> tuple[Fate, ...]:
-    """Return the permitted fates of an item in a fixed order: staying, offload, recompute.
-
-    ``save`` stands for ``skip`` where both are permitted. Raises ValueError if there is none.
-    """
-    item = problem.trace.items[index]
-    order: tuple[Fate, ...] = ("save", "skip", "offload", "recompute")
-    fates = tuple(fate for fate in order if fate in item.fates)
-    if "save" in fates:
-        fates = tuple(fate for fate in fates if fate != "skip")
-    if item.recompute is None:
-        fates = tuple(fate for fate in fates if fate != "recompute")
-    if not fates:
-        raise ValueError(f"{item.name}: no fate is possible")
-    return fates
+    """Return the permitted fates of an item in a fixed order: staying, offload, recompute."""
+    return problem.choices[index]
 
 
 def untouched(problem: Problem) -> tuple[Fate, ...]:

@@ -28,6 +28,7 @@ class Problem:
     ``region_bytes`` is the curve of resident bytes and regions, and ``region_steps`` by how much it changes at each
     kernel (one more at the end). ``d2h_ms`` and ``h2d_ms`` are the copy times of each item, alone on the link.
     ``users_first`` lists the items that can be recomputed, an item after those that are recomputed from it.
+    ``choices`` are the fates that each item can have, in a fixed order: staying, offload, recompute.
     """
 
     trace: StepTrace
@@ -39,10 +40,11 @@ class Problem:
     d2h_ms: tuple[float, ...]
     h2d_ms: tuple[float, ...]
     users_first: tuple[int, ...]
+    choices: tuple[tuple[Fate, ...], ...]
 
     @classmethod
     def of(cls, trace: StepTrace, link: LinkRates) -> Problem:
-        """Derive the numbers; raise ValueError if items need each other in a circle."""
+        """Derive the numbers; raise ValueError if items need each other in a circle, or one can have no fate."""
         steps = [0] * (len(trace.kernels) + 1)
         steps[0] = trace.resident_bytes
         for region in trace.regions:
@@ -58,6 +60,7 @@ class Problem:
             d2h_ms=tuple(_copy_ms(item, link.d2h_bytes_per_ms, link) for item in trace.items),
             h2d_ms=tuple(_copy_ms(item, link.h2d_bytes_per_ms, link) for item in trace.items),
             users_first=_users_first(trace.items),
+            choices=tuple(map(_choices, trace.items)),
         )
 
 
@@ -114,6 +117,19 @@ def curve_of(steps: Sequence[int], intervals: Iterable[tuple[int, int, int]]) ->
         changed[last + 1] -= num_bytes
     changed.pop()
     return list(accumulate(changed))
+
+
+def _choices(item: Item) -> tuple[Fate, ...]:
+    """Return the possible fates of an item; ``save`` stands for ``skip`` where both are permitted."""
+    order: tuple[Fate, ...] = ("save", "skip", "offload", "recompute")
+    fates = tuple(fate for fate in order if fate in item.fates)
+    if "save" in fates:
+        fates = tuple(fate for fate in fates if fate != "skip")
+    if item.recompute is None:
+        fates = tuple(fate for fate in fates if fate != "recompute")
+    if not fates:
+        raise ValueError(f"{item.name}: no fate is possible")
+    return fates
 
 
 def _copy_ms(item: Item, bytes_per_ms: float, link: LinkRates) -> float:

@@ -21,7 +21,7 @@ __all__ = ["PlannedStep", "plan_fates"]
 
 _NUM_EVALUATIONS = 4000
 _NUM_EVALUATIONS_PER_LIMIT = 1000
-_GOOD_GAP = 1e-4
+_GOOD_GAP = 1e-3  # an order below what predictions are good for
 _PEAK_SHIFT = 12
 _TIME_TOLERANCE_MS = 1e-6
 

@@ -1,6 +1,6 @@
 import pytest
 
-from offload_runtime.planning.evaluation import Evaluator, permitted, untouched
+from offload_runtime.planning.evaluation import Evaluator, permitted
 from offload_runtime.planning.lifetimes import Problem
 from offload_runtime.planning.limits import Limits
 from tests.planning.steps import LINK, item, step
@@ -11,14 +11,13 @@ def test_permitted_fates_come_in_order_and_an_item_without_any_is_an_error() -> 
         item("a", 1, (0, 0), (7, 7)),
         item("b", 1, (0, 0), (7, 7), fates=["recompute", "offload"]),
         item("c", 1, (0, 0), (7, 7), fates=["skip"]),
-        item("d", 1, (0, 0), (7, 7), fates=[]),
     ]
     problem = Problem.of(step(items), LINK)
     assert permitted(problem, 0) == ("save", "offload", "recompute")
     assert permitted(problem, 1) == ("offload", "recompute")
     assert permitted(problem, 2) == ("skip",)
     with pytest.raises(ValueError, match="d: no fate"):
-        untouched(problem)
+        Problem.of(step([*items, item("d", 1, (0, 0), (7, 7), fates=[])]), LINK)
 
 
 def test_the_score_counts_what_exceeds_the_limits_then_time_bytes_and_recomputed_items() -> None:
