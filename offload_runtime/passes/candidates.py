@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -15,7 +15,14 @@ from offload_runtime.offload_plan import Candidate, Timeline, TransferSource
 from offload_runtime.passes.partition import Partition, Saved
 from offload_runtime.passes.tag import MIN_SLICED_SHARE, JudgedStorage
 
-__all__ = ["SavedStorage", "collect_candidates", "count_replayed_views", "read_timeline", "saved_storages"]
+__all__ = [
+    "SavedStorage",
+    "collect_candidates",
+    "count_replayed_views",
+    "read_timeline",
+    "saved_storages",
+    "without_view_replay",
+]
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,21 @@ def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Pa
     }
     read = [node for node in again if any(user not in again for user in node.users)]
     return len(read) + sum(len(source.views) for source in candidate.sources)
+
+
+def without_view_replay(
+    stored: Sequence[SavedStorage], candidates: Sequence[Candidate], partition: Partition
+) -> list[Candidate]:
+    """Return the candidates as they would be if no view could be rebuilt from a reloaded base."""
+    return [
+        replace(
+            candidate,
+            obstacle=candidate.obstacle or "backward reads it through views, and view replay is off",
+        )
+        if count_replayed_views(item, candidate, partition)
+        else candidate
+        for item, candidate in zip(stored, candidates, strict=True)
+    ]
 
 
 def _sources(item: SavedStorage) -> tuple[TransferSource, ...]:

@@ -17,7 +17,13 @@ from offload_runtime.compiler import CompiledPolicy, Decision, Fate
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Candidate, Transfer
-from offload_runtime.passes.candidates import SavedStorage, collect_candidates, read_timeline, saved_storages
+from offload_runtime.passes.candidates import (
+    SavedStorage,
+    collect_candidates,
+    read_timeline,
+    saved_storages,
+    without_view_replay,
+)
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.recompute import recompute_options
 from offload_runtime.passes.refusal import refuse_infeasible
@@ -56,12 +62,15 @@ class Setting:
     ``limits`` are those of the policy, with ``device_peak`` in bytes. ``resident_bytes`` are on the device throughout
     and not inputs of the graph: optimizer state, libraries' workspaces. ``allocated_bytes`` are allocated already when
     the graph is compiled, its inputs among them, and most often those workspaces; if they are more, they count.
+    Without ``view_replay`` a storage that backward reads through views stays: what an offloader can do that knows of
+    no views.
     """
 
     limits: Limits
     profile: HardwareProfile | None = None
     resident_bytes: int = 0
     allocated_bytes: int = 0
+    view_replay: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,8 @@ def select_largest_first(
     partition = split(joint.module)
     stored = saved_storages(partition, judged)
     candidates = collect_candidates(joint, partition, stored)
+    if not setting.view_replay:
+        candidates = without_view_replay(stored, candidates, partition)
     schedule = policy.policy.schedule
     timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
