@@ -14,7 +14,14 @@ PRESETS = {"conservative": (5, 8), "balanced": (10, 8), "max-savings": (100, 1),
 
 
 def test_the_presets_are_shipped() -> None:
-    assert set(shipped_policies()) == {"sac-default", *PRESETS}
+    assert set(shipped_policies()) == {"sac-default", "fit", *PRESETS}
+
+
+def test_fit_leaves_the_decision_to_the_planner() -> None:
+    fit = load_policy("fit")
+    assert (fit.policy.schedule.select, fit.policy.limits.device_peak) == ("planned", "auto")
+    assert fit.decide(activation(op_class="matmul")) == Decision("auto", source="default")
+    assert fit.decide(activation(op="aten.topk.default", op_class="routing")).must
 
 
 @pytest.mark.parametrize(("name", "values"), PRESETS.items())
