@@ -22,6 +22,8 @@ _EXPORTS = {
     "RefusedError": "offload_runtime.errors",
     "Report": "offload_runtime.record",
     "report": "offload_runtime.runtime.session",
+    "capture": "offload_runtime.models.traced_model",
+    "plan": "offload_runtime.models.planning",
     "offload_backend": "offload_runtime.runtime.backend",
 }
 

@@ -69,7 +69,9 @@ def format_size_short(num_bytes: int) -> str:
         if abs(number) < 1024:
             break
         number, unit = number / 1024, larger
-    return f"{num_bytes} B" if unit == "B" else f"{number:.3g} {unit}"
+    if unit == "B":
+        return f"{num_bytes} B"
+    return f"{number:.0f} {unit}" if abs(number) >= 999.5 else f"{number:.3g} {unit}"
 
 
 def format_percent(share: Fraction) -> str:

@@ -120,7 +120,8 @@ def test_a_size_is_written_in_the_unit_that_keeps_it_short(num_bytes: int, text:
         (1024, "1 KiB"),
         (12_700_000_000, "11.8 GiB"),
         (2**40, "1 TiB"),
-        (2**63, "8.19e+03 PiB"),
+        (1002 * 2**20, "1002 MiB"),
+        (2**63, "8192 PiB"),
     ],
 )
 def test_a_size_for_reading_has_three_figures(num_bytes: int, text: str) -> None:

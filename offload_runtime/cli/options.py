@@ -19,8 +19,8 @@ MODES = ("graph", "inductor")
 DEVICES = ("auto", "cpu", "cuda")
 
 
-class ModelOptions(TypedDict):
-    """What `model_options` hands to a command: the fields of a `ModelRequest`."""
+class ShapeOptions(TypedDict):
+    """What `shape_options` hands to a command: the fields of a `ModelRequest` that shape a model."""
 
     spec: str
     batch: int | None
@@ -28,6 +28,11 @@ class ModelOptions(TypedDict):
     layers: int | None
     dtype: str | None
     optimizer: str | None
+
+
+class ModelOptions(ShapeOptions):
+    """What `model_options` hands to a command: the fields of a `ModelRequest`."""
+
     device: str
     seed: int
 
@@ -77,6 +82,13 @@ def model_options(command: Command) -> Command:
     return command
 
 
+def shape_options(command: Command) -> Command:
+    """Declare what chooses and shapes a model that is traced and never run: it has no device and no seed."""
+    for option in reversed(_MODEL_OPTIONS[: len(ShapeOptions.__annotations__)]):
+        command = option(command)
+    return command
+
+
 def model_request(options: ModelOptions) -> ModelRequest:
     """Return what `options` ask for, with the device chosen. Imports torch.
 
@@ -88,11 +100,11 @@ def model_request(options: ModelOptions) -> ModelRequest:
     return replace(ModelRequest(**options), device=choose_device(options["device"]))
 
 
-def model_arguments(options: ModelOptions) -> list[str]:
+def model_arguments(options: ShapeOptions) -> list[str]:
     """Return the arguments that ask for the same model again; what was left at its default is left out."""
     arguments = ["--model", options["spec"]]
     for name, default in _DEFAULTS.items():
-        value = cast(Mapping[str, object], options)[name]
+        value = cast(Mapping[str, object], options).get(name, default)
         if value != default:
             arguments += [f"--{name}", str(value)]
     return arguments

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "compare": "offload_runtime.cli.compare",
         "explain": "offload_runtime.cli.explain",
         "list": "offload_runtime.cli.catalog",
+        "plan": "offload_runtime.cli.plan",
         "test": "offload_runtime.cli.policy_tests",
         "validate": "offload_runtime.cli.validate",
     }

@@ -45,6 +45,7 @@ class _Run:
     """One of the two steps, as it is drawn."""
 
     name: str
+    trace: StepTrace
     simulation: Simulation
     colour: str
     fill: str
@@ -55,22 +56,26 @@ def draw_memory(
     before: Simulation,
     after: Simulation,
     *,
+    before_trace: StepTrace | None = None,
     limits: Sequence[MemoryLimit] = (),
     subject: str = "",
 ) -> Figure:
     """Draw device memory over the step without and with the plan, each peak marked, and host memory below.
 
-    Both simulations are of ``trace``; ValueError where they are of other kernels. Raises RefusedError (CLI620)
+    ``after`` is of ``trace``, and ``before`` of ``before_trace``, by default the same: a plan that recomputes has
+    other kernels. ValueError where a simulation is of other kernels than its trace. Raises RefusedError (CLI620)
     without matplotlib.
     """
-    for simulation in (before, after):
-        if len(simulation.starts_ms) != len(trace.kernels):
-            raise ValueError(f"{len(trace.kernels)} kernels, but {len(simulation.starts_ms)} simulated")
     unit = memory_unit(max(before.peak_bytes, after.peak_bytes))
     runs = (
-        _Run("before the plan", before, BEFORE, "#E4E6E8"),
-        _Run("with the plan", after, AFTER, "#CFE0EE"),
+        _Run("before the plan", before_trace or trace, before, BEFORE, "#E4E6E8"),
+        _Run("with the plan", trace, after, AFTER, "#CFE0EE"),
     )
+    for run in runs:
+        if len(run.simulation.starts_ms) != len(run.trace.kernels):
+            raise ValueError(
+                f"{len(run.trace.kernels)} kernels, but {len(run.simulation.starts_ms)} simulated"
+            )
     with drawing():
         figure = new_figure(11, 6)
         device, host = figure.subplots(2, sharex=True, height_ratios=(4.6, 1))
@@ -123,8 +128,8 @@ def _draw_device(
         axes.plot(
             [], linestyle="none", label=f"{limit.name}: {_own_unit(limit.num_bytes)}, far above this picture"
         )
-    _draw_boundaries(axes, trace, runs)
-    _mark_peaks(axes, trace, runs, unit)
+    _draw_boundaries(axes, runs)
+    _mark_peaks(axes, runs, unit)
 
 
 def _own_unit(num_bytes: int) -> str:
@@ -145,11 +150,11 @@ def _draw_curve(axes: Axes, run: _Run, curve: Sequence[int], unit: MemoryUnit) -
     axes.plot(times, heights, drawstyle="steps-post", color=run.colour, linewidth=1.7, label=run.name)
 
 
-def _draw_boundaries(axes: Axes, trace: StepTrace, runs: tuple[_Run, _Run]) -> None:
+def _draw_boundaries(axes: Axes, runs: tuple[_Run, _Run]) -> None:
     """Mark where backward begins: once, or for each run where the two are apart."""
-    if not 0 < trace.num_forward < len(trace.kernels):
+    if any(not 0 < run.trace.num_forward < len(run.trace.kernels) for run in runs):
         return
-    starts = [run.simulation.starts_ms[trace.num_forward] for run in runs]
+    starts = [run.simulation.starts_ms[run.trace.num_forward] for run in runs]
     together = abs(starts[0] - starts[1]) <= SAME_PLACE * max(run.simulation.step_ms for run in runs)
     for run, start in list(zip(runs, starts, strict=True))[1 if together else 0 :]:
         axes.axvline(start, color=INK if together else run.colour, linewidth=1, gid="backward begins")
@@ -163,7 +168,7 @@ def _draw_boundaries(axes: Axes, trace: StepTrace, runs: tuple[_Run, _Run]) -> N
     axes.text(max(starts), 0.012, " ▸ backward", ha="left", **said)
 
 
-def _mark_peaks(axes: Axes, trace: StepTrace, runs: tuple[_Run, _Run], unit: MemoryUnit) -> None:
+def _mark_peaks(axes: Axes, runs: tuple[_Run, _Run], unit: MemoryUnit) -> None:
     """Put a dot on each peak, and describe both above the curves, so that no description stands on a leader line."""
     end, top = axes.get_xlim()[1], axes.get_ylim()[1]
     before_ms, after_ms = (_peak_ms(run.simulation) for run in runs)
@@ -175,7 +180,7 @@ def _mark_peaks(axes: Axes, trace: StepTrace, runs: tuple[_Run, _Run], unit: Mem
         axes.plot(*peak, "o", color=run.colour, ms=8, markeredgecolor="white", zorder=6, clip_on=False)
         axes.annotate(
             f"peak {run.name}: {unit.text(simulation.peak_bytes)} at {format_ms(peak[0])}\n"
-            f"{_place(trace.kernels[simulation.peak_at])}",
+            f"{_place(run.trace.kernels[simulation.peak_at])}",
             peak,
             xytext=(14 if rightwards else -14, height * top),
             textcoords=("offset points", "data"),

@@ -1,0 +1,251 @@
+"""`offload plan`: what a policy would do for a model on hardware that need not be here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import click
+
+from offload_runtime.cli.foreign import foreign_code
+from offload_runtime.cli.options import (
+    ShapeOptions,
+    format_option,
+    mode_option,
+    model_arguments,
+    set_option,
+    shape_options,
+)
+from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
+from offload_runtime.cli.progress import shown_progress
+from offload_runtime.compiler import CompiledPolicy, load_policy
+from offload_runtime.errors import Diagnostic, UsageError
+from offload_runtime.hardware import HardwareProfile, hardware_names, load_hardware
+from offload_runtime.units import parse_size, size_hint
+
+if TYPE_CHECKING:
+    from offload_runtime.models.frontier_result import FrontierResult
+    from offload_runtime.models.plan_result import PlanResult
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(short_help="Predict what POLICY does on a hardware profile.")
+@click.argument("policy")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@shape_options
+@mode_option
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    help="Profile to plan for (see `offload list hardware`); by default that of the CUDA device here.",
+)
+@click.option(
+    "--why", is_flag=True, help="Print the arithmetic: tiers, state, the window, what should leave first."
+)
+@click.option(
+    "--frontier",
+    is_flag=True,
+    help="Sweep device memory: the TARGETs, or eight steps from the baseline's peak to the floor, and "
+    "largest-first budgets beside them.",
+)
+@click.option("--output", type=_FILE, metavar="FILE", help="Write the sweep of --frontier as JSON.")
+@click.option(
+    "--plot",
+    type=_FILE,
+    metavar="PREFIX.png|svg",
+    help="Write four pictures: PREFIX-frontier, -memory, -timeline and -fates.",
+)
+@click.option(
+    "--trace-out",
+    type=_FILE,
+    metavar="FILE",
+    help="Write the predicted step as a trace for Perfetto or chrome://tracing.",
+)
+@set_option
+@format_option()
+def command(
+    policy: str,
+    targets: tuple[str, ...],
+    mode: str,
+    hardware: str | None,
+    why: bool,
+    frontier: bool,
+    output: Path | None,
+    plot: Path | None,
+    trace_out: Path | None,
+    overrides: tuple[str, ...],
+    **model: Unpack[ShapeOptions],
+) -> Outcome:
+    """Predict peak memory, step time and transfers of a model under POLICY.
+
+    POLICY is a path or the name of a shipped policy (`offload list policies`). The model is traced with fake tensors:
+    no GPU, no weights and no network are needed, whatever its size. Times are of forward and backward; memory counts
+    parameters, gradients and the optimizer's state. A TARGET, as of limits.device_peak, is a size such as 40GiB.
+
+    \b
+    Example:
+      offload plan balanced --model builtin:llama3-8b --hardware h200-pcie5
+      offload plan balanced --model builtin:llama3-8b --hardware h200-pcie5 --mode inductor \\
+        --set schedule.select=planned --set limits.budget=unlimited --set limits.device_peak=43GiB --why
+      offload plan balanced --model builtin:llama3-8b --layers 4 --hardware h200-pcie5 --frontier --plot f.png
+    """
+    compiled = load_policy(policy, overrides=overrides)
+    sizes = _sizes(targets, frontier=frontier)
+    _check_files(output, plot, trace_out, frontier=frontier)
+    profile = load_hardware(hardware) if hardware is not None else _profile_here()
+    # From here on torch is needed; a policy with a mistake in it has been refused without.
+    from offload_runtime.models.resolve import ModelRequest
+
+    request = ModelRequest(**model)
+    with foreign_code(), shown_progress() as advance:
+        if frontier:
+            swept = _sweep(request, compiled, profile, mode, sizes, advance)
+            result = swept.current
+        else:
+            from offload_runtime.models.planning import plan_model
+
+            swept = None
+            result = plan_model(request, compiled, mode=mode, hardware=profile, progress=advance)
+    written = _write(result, swept, output, plot, trace_out)
+    diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
+    again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    again += [part for override in overrides for part in ("--set", override)]
+    return Outcome(
+        data={**_data(result, swept, why), "files": [str(path) for path in written]},
+        text="\n\n".join(_texts(result, swept, why, written)),
+        diagnostics=diagnostics,
+        exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
+        next=(shlex.join(["offload", "apply", policy, *again]),),
+    )
+
+
+def _sweep(
+    request: Any,
+    policy: CompiledPolicy,
+    profile: HardwareProfile,
+    mode: str,
+    targets: Sequence[int],
+    advance: Any,
+) -> FrontierResult:
+    from offload_runtime.models.frontier import sweep_frontier
+    from offload_runtime.models.planning import baseline_of
+
+    baseline = baseline_of(request, policy, mode=mode, hardware=profile, progress=advance)
+    return sweep_frontier(baseline, policy, targets, progress=advance)
+
+
+def _profile_here() -> HardwareProfile:
+    """Return the profile of this machine's CUDA device. Imports torch.
+
+    Raises UsageError (PLN421) naming the choices where there is none, or none for it.
+    """
+    import torch
+
+    from offload_runtime.runtime.setting import profile_of_device
+
+    found = "there is no CUDA device here"
+    if torch.cuda.is_available():
+        profile = profile_of_device(torch.device("cuda"))
+        if profile is not None:
+            return profile
+        found = f"no profile is shipped for {torch.cuda.get_device_name()}"
+    hint = f"give --hardware one of {', '.join(hardware_names())}, or the file of a profile"
+    raise UsageError(Diagnostic("PLN421", "error", f"--hardware is needed: {found}", hint=hint))
+
+
+def _sizes(targets: Sequence[str], *, frontier: bool) -> tuple[int, ...]:
+    if targets and not frontier:
+        message = f"{' '.join(targets)} after POLICY: targets belong to --frontier"
+        hint = f"add --frontier, or give one as --set limits.device_peak={targets[0]}"
+        raise UsageError(Diagnostic("PLN422", "error", message, hint=hint))
+    findings = []
+    sizes = []
+    for target in targets:
+        try:
+            sizes.append(parse_size(target))
+        except ValueError:
+            message = f"target {target!r} is no size"
+            findings.append(Diagnostic("PLN423", "error", message, hint=size_hint(target)))
+    if findings:
+        raise UsageError(*findings)
+    return tuple(sizes)
+
+
+def _check_files(output: Path | None, plot: Path | None, trace_out: Path | None, *, frontier: bool) -> None:
+    """Find now what would otherwise be found after a minute of planning."""
+    if output is not None and not frontier:
+        hint = "add --frontier; a single plan is written by --format json"
+        raise UsageError(Diagnostic("PLN422", "error", "--output is the file of --frontier", hint=hint))
+    if plot is not None:
+        from offload_runtime.reporting.plots import picture_format
+
+        picture_format(plot)
+    for path in (output, plot, trace_out):
+        if path is not None and not path.parent.is_dir():
+            raise _unwritable(path, f"there is no folder {path.parent}")
+
+
+def _write(
+    result: PlanResult | None,
+    swept: FrontierResult | None,
+    output: Path | None,
+    plot: Path | None,
+    trace_out: Path | None,
+) -> list[Path]:
+    written = []
+    if output is not None and swept is not None:
+        written.append(_write_json(output, swept.to_data()))
+    if trace_out is not None and result is not None:
+        from offload_runtime.reporting.step_events import step_events
+
+        written.append(_write_json(trace_out, step_events(result)))
+    if plot is not None:
+        from offload_runtime.reporting.plan_pictures import write_pictures
+
+        written += write_pictures(result, swept, plot)
+    return written
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> Path:
+    try:
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
+    return path
+
+
+def _unwritable(path: Path, reason: str) -> UsageError:
+    hint = "name a file in a folder that exists and may be written to"
+    return UsageError(Diagnostic("PLN424", "error", f"{path} cannot be written: {reason}", hint=hint))
+
+
+def _data(result: PlanResult | None, swept: FrontierResult | None, why: bool) -> dict[str, Any]:
+    data = {} if result is None else result.to_data()
+    if swept is not None:
+        data["frontier"] = swept.to_data()
+    if why and result is not None and result.arithmetic is not None:
+        from offload_runtime.reporting.why import arithmetic_data
+
+        data["why"] = arithmetic_data(result.arithmetic)
+    return data
+
+
+def _texts(
+    result: PlanResult | None, swept: FrontierResult | None, why: bool, written: Sequence[Path]
+) -> list[str]:
+    from offload_runtime.reporting.plan import render_frontier, render_plan
+
+    texts = [] if result is None else [render_plan(result)]
+    if swept is not None:
+        texts.append(render_frontier(swept))
+    if why and result is not None and result.arithmetic is not None:
+        from offload_runtime.reporting.why import render_arithmetic
+
+        texts.append(render_arithmetic(result.arithmetic))
+    if written:
+        texts.append("\n".join(f"written: {path}" for path in written))
+    return texts

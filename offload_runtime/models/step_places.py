@@ -1,0 +1,100 @@
+"""Places of a simulated step in words of the model: which operator runs there, and what is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import fx
+
+from offload_runtime.graph.joint import JointGraph, origin_of
+from offload_runtime.graph.operators import operator_name
+from offload_runtime.models.plan_result import Holding, PeakSite
+from offload_runtime.passes.pipeline import PlannedPair
+from offload_runtime.passes.selection import Selected
+from offload_runtime.passes.trace import TracedPair
+from offload_runtime.step import Move, Simulation
+
+__all__ = ["holdings_at", "site_of", "traced_of"]
+
+NUM_HOLDINGS = 5
+
+
+def traced_of(selected: Selected) -> tuple[TracedPair, Simulation]:
+    """Return the step that was planned with a known hardware, and how it runs."""
+    assert selected.traced is not None, "the hardware is known here"
+    assert selected.simulation is not None, "the hardware is known here"
+    return selected.traced, selected.simulation
+
+
+def site_of(pair: PlannedPair, kernel: int) -> PeakSite:
+    """Return where kernel number ``kernel`` of a pair stands in the model."""
+    traced, _ = traced_of(pair.selected)
+    found = traced.trace.kernels[kernel]
+    forward = kernel < traced.trace.num_forward
+    partition = pair.selected.partition
+    graph = partition.forward.graph if forward else partition.backward.graph
+    node = next((node for node in graph.nodes if node.name == found.name), None)
+    return PeakSite(
+        side="forward" if forward else "backward",
+        kernel=found.name,
+        op="" if node is None else operator_name(node),
+        module="" if node is None else _module_of(pair.joint, node),
+        layer=found.layer if node is None else pair.joint.layer_of(node),
+    )
+
+
+def holdings_at(pair: PlannedPair, kernel: int) -> tuple[Holding, ...]:
+    """Return what is alive at a kernel beside what is resident, by kind, the largest first."""
+    totals: dict[str, tuple[int, int]] = {}
+    for what, num_bytes in _alive(pair, kernel):
+        count, total = totals.get(what, (0, 0))
+        totals[what] = (count + 1, total + num_bytes)
+    found = [Holding(what, count, total) for what, (count, total) in totals.items() if total]
+    found.sort(key=lambda holding: (-holding.num_bytes, holding.what))
+    return (*found[:NUM_HOLDINGS], *_rest(found[NUM_HOLDINGS:]))
+
+
+def _rest(small: Sequence[Holding]) -> Iterator[Holding]:
+    if small:
+        number = sum(holding.num_tensors for holding in small)
+        yield Holding("others", number, sum(holding.num_bytes for holding in small))
+
+
+def _alive(pair: PlannedPair, kernel: int) -> Iterator[tuple[str, int]]:
+    traced, _ = traced_of(pair.selected)
+    trace, last = traced.trace, len(traced.trace.kernels) - 1
+    names = _operators(pair)
+    moves = {move.item: move for move in traced.moves(pair.selected.transfers, pair.selected.candidates)}
+    for region in trace.regions:
+        if region.first <= kernel <= region.last:
+            stays = region.first >= trace.num_forward and region.last == last
+            op = names[region.first >= trace.num_forward].get(region.name, region.name.partition(" of ")[0])
+            yield ("gradients" if stays else op), region.num_bytes
+    for index, item in enumerate(trace.items):
+        if item.created <= kernel <= item.last_backward_use and _on_device(moves.get(index), kernel):
+            yield f"saved {names[False].get(item.name, 'tensors')}", item.num_bytes
+
+
+def _on_device(move: Move | None, kernel: int) -> bool:
+    return move is None or kernel <= move.release_after or kernel >= move.reload_before
+
+
+def _operators(pair: PlannedPair) -> dict[bool, dict[str, str]]:
+    """Return the operators of the nodes of both graphs by name: False is forward, True backward."""
+    partition = pair.selected.partition
+    found: dict[bool, dict[str, str]] = {}
+    for backward, gm in ((False, partition.forward), (True, partition.backward)):
+        found[backward] = {
+            node.name: operator_name(node) for node in gm.graph.nodes if node.op == "call_function"
+        }
+        if backward:
+            tangents = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+            found[backward] |= dict.fromkeys(tangents, "incoming gradient")
+    for item in pair.selected.stored:
+        activation = item.judged.activation
+        found[False][activation.name] = activation.op
+    return found
+
+
+def _module_of(joint: JointGraph, node: fx.Node) -> str:
+    return joint.modules.get(origin_of(node) or "", "")

@@ -1,0 +1,218 @@
+"""What a policy would do for a model, predicted: as text. The data that programs read is `PlanResult.to_data`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from offload_runtime.models.frontier_result import FrontierPlan, FrontierResult
+from offload_runtime.models.layer_runs import LayerRun
+from offload_runtime.models.plan_result import HostForecast, PlanResult, ResidentBytes, StepForecast
+from offload_runtime.reporting.tables import Column, render_table
+from offload_runtime.units import format_size_short
+
+__all__ = ["render_frontier", "render_plan"]
+
+NUM_STALL_ROWS = 5
+
+
+def render_plan(result: PlanResult) -> str:
+    """Write the prediction: what can leave for free, memory and time beside the baseline, fates, copies, verdict."""
+    parts = [
+        render_window(result),
+        _heading(result),
+        _step_table(result),
+        _peak_table(result),
+        _resident_line(result.resident_bytes),
+        _layer_run_table(result.layer_runs),
+        _copy_lines(result),
+        _stall_table(result.stalls),
+        f"verdict: {result.verdict}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def render_window(result: PlanResult) -> str:
+    """Say what can leave for free: the first number to look at."""
+    window = result.window
+    if not window.num_bytes:
+        return f"can leave for free: 0 B: nothing is saved before the peak of {result.model} without a policy"
+    return (
+        f"can leave for free: {format_size_short(window.num_bytes)} = {window.d2h_bytes_per_ms / 1e6:g} GB/s x "
+        f"{window.duration_ms:.1f} ms from the first saved byte to the peak"
+    )
+
+
+def render_frontier(result: FrontierResult) -> str:
+    """Write the sweep: one row for each target of the planner, and for each budget of largest-first."""
+    base = result.baseline
+    heading = (
+        f"frontier of {result.model}, mode {result.mode}, on {result.hardware}: "
+        f"baseline {format_size_short(base.peak_device_bytes)}, {base.step_ms:.1f} ms"
+    )
+    floor = result.floor
+    if floor is not None:
+        holders = ", ".join(f"{held.name} {format_size_short(held.num_bytes)}" for held in floor.holders[:3])
+        heading += f"; floor {format_size_short(floor.num_bytes)}"
+        heading += f", held by {holders}" if holders else ", the optimizer's step"
+    parts = [
+        heading,
+        _frontier_table(result, f"target of {result.planned_policy}", result.planned),
+        _frontier_table(result, f"budget of {result.largest_first_policy}", result.largest_first),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _frontier_table(result: FrontierResult, title: str, plans: Sequence[FrontierPlan]) -> str:
+    titles = (title, "peak", "step time", "x baseline", "offloaded", "stalled", "gap")
+    columns = [*(Column(name, "right") for name in titles), Column("")]
+    return render_table(columns, [_frontier_row(result, plan) for plan in plans]) if plans else ""
+
+
+def _frontier_row(result: FrontierResult, plan: FrontierPlan) -> list[str]:
+    asked = format_size_short(plan.asked_bytes)
+    if plan.forecast is None:
+        return [asked, "", "", "", "", "", "", plan.reason]
+    relative = result.relative(plan.forecast)
+    return [
+        asked,
+        format_size_short(plan.forecast.peak_device_bytes),
+        f"{plan.forecast.step_ms:.1f} ms",
+        "" if relative is None else f"{relative:.4f}",
+        format_size_short(plan.offloaded_bytes),
+        f"{plan.stall_ms:.1f} ms",
+        _percent(plan.optimality_gap),
+        plan.reason,
+    ]
+
+
+def _heading(result: PlanResult) -> str:
+    graphs = "1 graph" if result.num_graphs == 1 else f"{result.num_graphs} graphs"
+    return (
+        f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
+        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}\n"
+        "predicted, nothing was run; times are of forward and backward"
+    )
+
+
+def _step_table(result: PlanResult) -> str:
+    columns = [Column("per step"), *(Column(name, "right") for name in ("baseline", "policy", "change"))]
+    before, after = result.baseline, result.policy
+    rows = [
+        [
+            "peak device memory",
+            format_size_short(before.peak_device_bytes),
+            format_size_short(after.peak_device_bytes),
+            _change(before.peak_device_bytes, after.peak_device_bytes),
+        ],
+        [
+            "step time",
+            f"{before.step_ms:.1f} ms",
+            f"{after.step_ms:.1f} ms",
+            _change(before.step_ms, after.step_ms),
+        ],
+        [f"fits {format_size_short(result.capacity_bytes)}", _yes(before.fits), _yes(after.fits), ""],
+    ]
+    if result.target_bytes is not None:
+        within = [_yes(side.peak_device_bytes <= result.target_bytes) for side in (before, after)]
+        rows.append([f"within device_peak {format_size_short(result.target_bytes)}", *within, ""])
+    return render_table(columns, rows)
+
+
+def _peak_table(result: PlanResult) -> str:
+    """Say where each peak sits, and what is alive there."""
+    before, after = result.baseline, result.policy
+    if str(before.peak_at) == str(after.peak_at):
+        said = f"both peaks sit in {after.peak_at}"
+    else:
+        said = f"the baseline's peak sits in {before.peak_at}\nthe policy's peak sits in {after.peak_at}"
+    names = dict.fromkeys(held.what for side in (before, after) for held in side.holdings)
+    columns = [Column("alive there"), Column("baseline", "right"), Column("policy", "right")]
+    always = format_size_short(result.resident_bytes.throughout)
+    rows = [["what stays throughout", always, always]]
+    rows += [[name, _held(before, name), _held(after, name)] for name in names]
+    return f"{said}\n{render_table(columns, rows)}" if names else said
+
+
+def _held(side: StepForecast, what: str) -> str:
+    held = next((holding for holding in side.holdings if holding.what == what), None)
+    if held is None:
+        return ""
+    number = f"{held.num_tensors} x, " if held.num_tensors > 1 else ""
+    return f"{number}{format_size_short(held.num_bytes)}"
+
+
+def _resident_line(resident: ResidentBytes) -> str:
+    kinds = {
+        "parameters": resident.parameters,
+        "buffers": resident.buffers,
+        "optimizer state": resident.optimizer_state,
+        "batch": resident.batch,
+        "workspace": resident.workspace,
+    }
+    held = ", ".join(f"{name} {format_size_short(size)}" for name, size in kinds.items() if size)
+    gradients = format_size_short(resident.gradients)
+    return f"stays throughout: {held}; gradients take {gradients} by the end of backward"
+
+
+def _layer_run_table(runs: Sequence[LayerRun]) -> str:
+    columns = [Column("layers"), Column("fate"), Column("tensors", "right"), Column("bytes", "right")]
+    columns += [Column("moved", "right"), Column("rule")]
+    rows = [
+        [
+            run.layers,
+            run.fate,
+            str(run.num_tensors),
+            format_size_short(run.num_bytes),
+            format_size_short(run.moved_bytes) if run.moved_bytes else "",
+            run.rule or "",
+        ]
+        for run in runs
+        if run.fate != "skip"
+    ]
+    return render_table(columns, rows) if rows else "  no saved tensors"
+
+
+def _copy_lines(result: PlanResult) -> str:
+    hidden = "" if result.hidden_fraction is None else f"{100 * result.hidden_fraction:.1f} %"
+    gap = "" if result.optimality_gap is None else f"{_percent(result.optimality_gap)} above its bound"
+    if gap and result.bound_ms is not None:
+        gap += f" of {result.bound_ms:.1f} ms"
+    leaving = f"{result.num_offloaded} of {result.num_candidates} candidates"
+    rows = [
+        ["offloaded", f"{leaving}, {format_size_short(result.offloaded_bytes)} each way"],
+        ["host memory", _host(result.host)],
+        ["transfer hidden", hidden],
+        ["stalled", f"{result.stall_ms:.2f} ms"],
+        ["optimality", gap],
+    ]
+    return "\n".join(f"  {name:<16} {value or '-'}" for name, value in rows)
+
+
+def _host(host: HostForecast) -> str:
+    if not host.pinned_bytes:
+        return ""
+    rounding = f", {format_size_short(host.rounding_bytes)} of it rounding" if host.rounding_bytes else ""
+    limit = "" if host.limit_bytes is None else f"; {format_size_short(host.limit_bytes)} may be pinned"
+    ranks = f" by each of {host.num_ranks} ranks" if host.num_ranks > 1 else ""
+    return f"{format_size_short(host.pinned_bytes)} pinned{ranks}{rounding}{limit}"
+
+
+def _stall_table(stalls: Sequence[tuple[str, float]]) -> str:
+    rows = [[name, f"{stall_ms:.2f}"] for name, stall_ms in stalls[:NUM_STALL_ROWS]]
+    if not rows:
+        return ""
+    table = render_table([Column("waits for"), Column("ms", "right")], rows)
+    left_out = len(stalls) - len(rows)
+    return f"{table}\n  ... and {left_out} more" if left_out else table
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"
+
+
+def _change(before: float, after: float) -> str:
+    return f"{100 * (after - before) / before:+.1f} %" if before else ""
