@@ -17,24 +17,44 @@ _NUM_HOLDERS = 4
 def refuse_infeasible(
     policy: CompiledPolicy, limits: Limits, trace: StepTrace, error: Infeasible
 ) -> RefusedError:
-    """Return the error to raise for limits that cannot hold together."""
+    """Return the error to raise for limits that cannot hold together, with every floor that is known."""
+    path, asked = _asked(policy, limits)
+    message = f"no plan keeps to {asked}: "
+    least_ms = None if error.floor_ms is None else f"a step takes at least {error.floor_ms:.1f} ms"
+    if limits.device_peak is None and least_ms is not None:
+        message += least_ms
+    elif limits.device_peak is None:
+        message += "what has to be offloaded takes more"
+    elif least_ms is None:
+        message += f"the floor is {_floor(trace, error)}"
+    else:
+        message += f"within that time the floor is {_floor(trace, error)}; under that peak {least_ms}"
+    hint = "raise the limit, let more tensors be recomputed or offloaded, or shorten batch or sequence"
+    return RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN412", message, path=path, hint=hint))
+
+
+def _asked(policy: CompiledPolicy, limits: Limits) -> tuple[str, str]:
+    """Return the path of the first limit that is set, and those that were asked for in words.
+
+    A limit on host memory that nobody asked for (the machine's own) is named where there is no other.
+    """
+    given = {}
+    if isinstance(limits.device_peak, int):
+        given["limits.device_peak"] = f"device_peak {format_size_short(limits.device_peak)}"
+    if limits.step_overhead is not None:
+        given["limits.step_overhead"] = f"step_overhead {limits.step_overhead:.1%}"
+    if limits.budget is not None:
+        given["limits.budget"] = f"budget {format_size_short(limits.budget)}"
+    if limits.host is not None and (not given or policy.policy.limits.host is not None):
+        given["limits.host"] = f"host {format_size_short(limits.host)}"
+    return next(iter(given), "limits"), " and ".join(given.values())
+
+
+def _floor(trace: StepTrace, error: Infeasible) -> str:
     kernel = trace.kernels[error.kernel]
     side = "forward" if error.kernel < trace.num_forward else "backward"
     layer = "" if kernel.layer is None else f" of layer {kernel.layer}"
     holders = ", ".join(
         f"{holder.name} {format_size_short(holder.num_bytes)}" for holder in error.holders[:_NUM_HOLDERS]
     )
-    path = "limits.device_peak" if limits.device_peak is not None else "limits.step_overhead"
-    asked = (
-        f"device_peak {format_size_short(limits.device_peak)}"
-        if isinstance(limits.device_peak, int)
-        else f"step_overhead {limits.step_overhead:.1%}"
-    )
-    message = (
-        f"no plan keeps to {asked}: the floor is {format_size_short(error.floor_bytes)}, in {side} at "
-        f"{kernel.name}{layer}, held by {holders}"
-    )
-    if error.floor_ms is not None:
-        message += f"; under it a step takes at least {error.floor_ms:.1f} ms"
-    hint = "raise the limit, let more tensors be recomputed or offloaded, or shorten batch or sequence"
-    return RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN412", message, path=path, hint=hint))
+    return f"{format_size_short(error.floor_bytes)}, in {side} at {kernel.name}{layer}, held by {holders}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Decision, Fate
+from offload_runtime.errors import RefusedError
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Candidate, Transfer
@@ -30,7 +31,9 @@ from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
 from offload_runtime.passes.trace import Choice, TracedPair, trace_pair
 from offload_runtime.planner import plan_largest_first, schedule_transfers
+from offload_runtime.planning.floor import holders_at
 from offload_runtime.planning.lanes import simulate
+from offload_runtime.planning.lifetimes import Problem
 from offload_runtime.planning.limits import Infeasible
 from offload_runtime.planning.placement import place
 from offload_runtime.planning.search import PlannedStep, plan_fates
@@ -194,17 +197,35 @@ def select_planned(
     trial = _unplanned(joint, judged, split)
     choices = _choices(joint, trial, policy, mode, setting.profile)
     traced = _trace(joint, trial, choices, mode, setting, setting.profile)
-    asked = setting
-    for _ in range(_MAX_ATTEMPTS):
-        step = _plan(traced, policy, asked)
+    asked, lowest = setting, None
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            step = _plan(traced, asked)
+        except Infeasible as error:
+            if lowest is None:
+                raise refuse_infeasible(policy, setting.limits, traced.trace, error) from error
+            break
         planned = _carry_out(fresh(), trial, step, split, mode=mode, setting=setting)
         excess = _excess(planned.selected, setting)
         if excess <= 0:
             return planned
+        lowest = planned if lowest is None or excess < _excess(lowest.selected, setting) else lowest
         assert isinstance(asked.limits.device_peak, int), "only a limit can be exceeded"
-        lower = asked.limits.device_peak - excess
+        lower = min(asked.limits.device_peak, step.simulation.peak_bytes) - (excess << attempt)
         asked = replace(asked, limits=replace(asked.limits, device_peak=lower))
-    return planned
+    assert lowest is not None
+    raise _refuse_excess(policy, setting, lowest.selected)
+
+
+def _refuse_excess(policy: CompiledPolicy, setting: Setting, lowest: Selected) -> RefusedError:
+    """Return the error for plans that fit and that no partition carries out within the limit; name the lowest peak."""
+    assert setting.profile is not None
+    assert lowest.traced is not None
+    assert lowest.simulation is not None
+    trace, kernel = lowest.traced.trace, lowest.simulation.peak_at
+    holders = holders_at(Problem.of(trace, setting.profile.link()), lowest.fates, kernel)
+    floor = Infeasible(lowest.simulation.peak_bytes, kernel, holders)
+    return refuse_infeasible(policy, setting.limits, trace, floor)
 
 
 def _excess(selected: Selected, setting: Setting) -> int:
@@ -252,7 +273,8 @@ def _carry_out(
     return Planned(joint, judged, selected)
 
 
-def _plan(traced: TracedPair, policy: CompiledPolicy, setting: Setting) -> PlannedStep:
+def _plan(traced: TracedPair, setting: Setting) -> PlannedStep:
+    """Decide on fates; raises Infeasible."""
     limits = setting.limits
     assert setting.profile is not None
     assert not isinstance(limits.device_peak, str), "auto is resolved before planning"
@@ -261,18 +283,15 @@ def _plan(traced: TracedPair, policy: CompiledPolicy, setting: Setting) -> Plann
     if limits.step_overhead is not None:
         saved = plan_fates(traced.trace, link)
         max_step_ms = saved.simulation.step_ms * (1 + limits.step_overhead)
-    try:
-        return plan_fates(
-            traced.trace,
-            link,
-            device_limit=limits.device_peak,
-            max_step_ms=max_step_ms,
-            host_limit=limits.host,
-            budget=limits.budget,
-            link_reserve=LINK_RESERVE,
-        )
-    except Infeasible as error:
-        raise refuse_infeasible(policy, limits, traced.trace, error) from error
+    return plan_fates(
+        traced.trace,
+        link,
+        device_limit=limits.device_peak,
+        max_step_ms=max_step_ms,
+        host_limit=limits.host,
+        budget=limits.budget,
+        link_reserve=LINK_RESERVE,
+    )
 
 
 def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split) -> Selected:
