@@ -20,6 +20,7 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.outcome import EXIT_FINDINGS, Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import load_policy
+from offload_runtime.hardware import load_hardware
 from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanation_data, render_explanation
 
 
@@ -27,6 +28,12 @@ from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanati
 @click.argument("policy")
 @model_options
 @mode_option
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    help="Explain for this profile (see `offload list hardware`) instead of the device here; needed without one "
+    "where the policy plans by time.",
+)
 @click.option(
     "--by",
     type=click.Choice(GROUPINGS),
@@ -45,6 +52,7 @@ from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanati
 def command(
     policy: str,
     mode: str,
+    hardware: str | None,
     by: Grouping,
     limit: int | None,
     overrides: tuple[str, ...],
@@ -52,21 +60,24 @@ def command(
 ) -> Outcome:
     """Say for each saved tensor of a model what POLICY does with it, by which rule, and why.
 
-    POLICY is a path or the name of a shipped policy (`offload list policies`). The model is compiled under
-    the policy and runs one step. Fates: save, recompute, offload, or skip (a parameter, an input, an output).
+    POLICY is a path or the name of a shipped policy (`offload list policies`). The model is traced without
+    weights and without a device, and never runs, unless its own code needs values. Fates: save, recompute,
+    offload, or skip (a parameter, an input, an output).
 
     \b
     Example:
       offload explain balanced --model builtin:llama-tiny --by tensor --limit 20
     """
     compiled = load_policy(policy, overrides=overrides)
+    profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.explanation import explain_policy
 
     request = model_request(model)
     with foreign_code(), shown_progress() as advance:
-        report = explain_policy(request, compiled, mode=mode, progress=advance)
+        report = explain_policy(request, compiled, mode=mode, hardware=profile, progress=advance)
     again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    again += ["--hardware", hardware] if hardware is not None else []
     again += [part for override in overrides for part in ("--set", override)]
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(

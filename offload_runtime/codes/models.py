@@ -147,6 +147,14 @@ _RUNS = (
         "def build():\n    return Model(), (torch.rand(2, 8),)",
     ),
     CodeEntry(
+        "MOD736",
+        "note",
+        "explained by a real training step",
+        "`offload explain` traces a model with fake tensors, which hold no values; code outside the compiled "
+        "graphs that computes with values cannot run on them. One real step was run instead, on the device.",
+        "Let the module compute with no values outside its graphs (TORCH_LOGS=graph_breaks shows where they break).",
+    ),
+    CodeEntry(
         "MOD741",
         "warning",
         "compared without deterministic kernels",

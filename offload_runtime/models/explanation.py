@@ -1,14 +1,34 @@
-"""What a policy decides for the saved tensors of a model: one training step under it, and its report."""
+"""What a policy decides for the saved tensors of a model, without running it.
+
+request -> joint graphs, traced with fake tensors -> the rewrite that a run would do -> verdicts
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
 
 from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.errors import Diagnostic, RunError
+from offload_runtime.errors import Diagnostic, PolicyError, RunError
+from offload_runtime.hardware import HardwareProfile
+from offload_runtime.judgement import judge_layers, judge_matches
+from offload_runtime.models.fake_capture import NotTraceable, capture_request
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.training import TrainingPlan, train
+from offload_runtime.passes.pipeline import RewrittenPair, rewrite_joint
 from offload_runtime.record import Report
+from offload_runtime.runtime.backend import OPS
+from offload_runtime.runtime.options import refuse_unsupported
+from offload_runtime.runtime.session import graph_report
+from offload_runtime.runtime.setting import setting_for
+from offload_runtime.simulator import peak_memory
+
+__all__ = ["explain_policy", "explain_real_step"]
+
+Progress = Callable[[str, int, int], None]
 
 
 def explain_policy(
@@ -16,23 +36,95 @@ def explain_policy(
     policy: CompiledPolicy,
     *,
     mode: str,
-    progress: Callable[[str, int, int], None] | None = None,
+    hardware: HardwareProfile | None = None,
+    progress: Progress | None = None,
 ) -> Report:
-    """Compile the model of `request` under `policy`, run one step, and return what was decided.
+    """Trace the model of ``request`` with fake tensors, and return what ``policy`` decides: what a run would do.
 
-    The verdicts are those of a real run, not of a second way to decide. Raises as `compare_training` does,
-    and RunError where the one step runs out of device memory.
+    With ``hardware`` it is what a run on that device would do; without, on the device of ``request``. A model that
+    fake tensors cannot run is explained by one real step, and a note says so. Nothing has moved in the report.
+    Raises PolicyError where a rule matches nothing, RefusedError for what cannot be carried out, and what
+    ``compare_training`` raises for a model that cannot be had.
     """
+    refuse_unsupported(policy.policy, mode)
     notify = progress or (lambda phase, done, total: None)
-    notify("policy", 0, 1)
-    training = train(
-        request,
-        TrainingPlan("policy", policy, mode, steps=1),
-        lambda done, total: notify("policy", done, total),
-    )
+    device = torch.device(request.device)
+    setting = setting_for(policy.policy, hardware, device)
+    on_accelerator = device.type == "cuda" or hardware is not None
+    notify("policy", 0, 2)
+    try:
+        captured = capture_request(request, mode=mode, accelerator=on_accelerator)
+    except NotTraceable as error:
+        found = explain_real_step(request, policy, mode=mode, hardware=hardware)
+        return replace(found, diagnostics=(_from_real_step(request, error), *found.diagnostics))
+    finally:
+        notify("policy", 1, 2)
+    numbers = itertools.count()
+    with captured.as_traced():
+        pairs = [
+            rewrite_joint(
+                graph.module,
+                graph.inputs,
+                policy=policy,
+                mode=mode,
+                variant="policy",
+                ops=OPS,
+                register=lambda source: next(numbers),
+                setting=setting,
+            )
+            for graph in captured.graphs
+        ]
+    notify("policy", 2, 2)
+    return _report(pairs, policy, mode, str(device))
+
+
+def explain_real_step(
+    request: ModelRequest, policy: CompiledPolicy, *, mode: str, hardware: HardwareProfile | None = None
+) -> Report:
+    """Run one training step under ``policy``, and return its report.
+
+    Raises as ``compare_training`` does, and RunError where the step runs out of device memory.
+    """
+    plan = TrainingPlan("policy", policy, mode, steps=1, hardware=hardware)
+    training = train(request, plan, lambda done, total: None)
     if training is None:
         message = f"{request.spec} runs out of device memory with policy {policy.name}"
         hint = "offload or recompute more, or give fewer --layers, a smaller --batch or --seq"
         raise RunError(Diagnostic("MOD734", "error", message, hint=hint))
     assert training.report is not None, "a policy always runs through the offload back end"
     return training.report
+
+
+def _report(pairs: Sequence[RewrittenPair], policy: CompiledPolicy, mode: str, device: str) -> Report:
+    """Judge the whole model, and return the report of a step that was never run."""
+    activations = [activation for pair in pairs for activation in pair.planned.judged_activations]
+    graphs = tuple(graph_report(pair, index, mode=mode, variant="policy") for index, pair in enumerate(pairs))
+    has_layers = any(graph.layer_table for graph in graphs)
+    findings = (
+        *judge_matches(policy, activations),
+        *judge_layers(policy.policy, activations, has_layers=has_layers),
+    )
+    errors = [finding for finding in findings if finding.is_error]
+    if errors:
+        raise PolicyError(*errors)
+    return Report(
+        policy=policy.name,
+        policy_hash=policy.hash,
+        mode=mode,
+        device=device,
+        engine="none",
+        graphs=graphs,
+        planned_bytes=sum(graph.plan.planned_bytes for graph in graphs),
+        moved_bytes=0,
+        reloaded_bytes=0,
+        host_bytes=0,
+        host_waste_bytes=0,
+        simulated_peak=peak_memory([pair.tape for pair in pairs]),
+        diagnostics=findings,
+    )
+
+
+def _from_real_step(request: ModelRequest, error: NotTraceable) -> Diagnostic:
+    message = f"explained by a real training step: {request.spec} cannot be traced with fake tensors: {error}"
+    hint = "look for what computes with the values of tensors outside the graph"
+    return Diagnostic("MOD736", "note", message, hint=hint)

@@ -173,7 +173,8 @@ def _kind(request: ModelRequest, config: Any) -> _Kind:
 
 def _build(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) -> nn.Module:
     # Experts are left to transformers' own choice, grouped products: their loop would look at the data.
-    weights = nullcontext() if allocates(torch.empty(0).device) else no_init_weights()
+    has_values = allocates(torch.empty(0).device)
+    weights = nullcontext() if has_values else no_init_weights()
     softcapped = getattr(config, "attn_logit_softcapping", None) is not None
     with weights:
         try:
@@ -183,6 +184,8 @@ def _build(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) 
             if "scaled_dot_product_attention" not in str(error):
                 raise unsupported(request.spec, str(error), "correct the config.json") from error
             model = kind.auto_class.from_config(config, attn_implementation="eager", dtype=dtype)
+    if not has_values:
+        model.tie_weights()  # transformers ties what shares values while it initialises them
     if kind is _CAUSAL and config._attn_implementation == "sdpa":
         transformers.AttentionInterface.register(_CAUSAL_SDPA, _causal_sdpa)
         model.set_attn_implementation(_CAUSAL_SDPA)
