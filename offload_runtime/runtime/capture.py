@@ -14,8 +14,8 @@ norm), so that the graph is that of the accelerator. The only module that names 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,10 +32,9 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMo
 from offload_runtime.graph.joint import ModelNames
 from offload_runtime.passes.partition import copy_graph
 from offload_runtime.passes.pipeline import JointInputs
+from offload_runtime.runtime.accelerator_calls import ACCELERATOR_CALLS, accelerator_operators
 
-__all__ = ["CapturedGraph", "capture_joint_graphs", "fake_module"]
-
-_aten = torch.ops.aten
+__all__ = ["CapturedGraph", "as_fake", "capture_joint_graphs", "fake_module"]
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,10 @@ def capture_joint_graphs(
     ``mode`` is ``graph`` or ``inductor``. With ``accelerator`` the graphs are those of a CUDA device. Raises what
     torch.compile raises for a model that it cannot trace.
     """
-    module, args, kwargs, fake_mode = _faked(module, args, kwargs or {})
-    known = {id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False)}
-    collector = _Collector(tuple(name for name, _ in module.named_modules()), known, mode, accelerator)
-    whole_operators = _accelerator_operators() if accelerator else nullcontext()
-    with fake_mode or nullcontext(), functorch_config.patch(enable_autograd_cache=False), whole_operators:
+    module, args, kwargs, fake_mode = as_fake(module, args, kwargs or {})
+    collector = _Collector(tuple(name for name, _ in module.named_modules()), mode, accelerator)
+    whole_operators = accelerator_operators() if accelerator else nullcontext()
+    with fake_mode, functorch_config.patch(enable_autograd_cache=False), whole_operators:
         torch.compiler.reset()
         try:
             torch.compile(module, backend=collector.compile, dynamic=False)(*args, **kwargs)
@@ -81,13 +79,27 @@ def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """Return a copy of ``module`` whose parameters and buffers are fake tensors on the CPU: it takes no memory."""
     with FakeCopyMode(mode):
         faked = copy.deepcopy(module)
+    moved: dict[int, torch.Tensor] = {}
+    for part in faked.modules():
+        for table in (part._parameters, part._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and tensor.device.type != "cpu":
+                    if id(tensor) not in moved:
+                        moved[id(tensor)] = _on_cpu(tensor, mode)
+                    table[name] = moved[id(tensor)]  # type: ignore[assignment]  # a parameter stays one
+    return faked
+
+
+def _on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
-        return faked.to("cpu")
+        moved = tensor.detach().to("cpu")
+        return nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
 
 
-def _faked(
+def as_fake(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any], FakeTensorMode | None]:
+) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any], FakeTensorMode]:
+    """Return fake counterparts of a module and its arguments, and their mode; what is fake already stays."""
     tensors = [*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves((args, kwargs))]
     modes = {id(item.fake_mode): item.fake_mode for item in tensors if isinstance(item, FakeTensor)}
     if modes:
@@ -107,11 +119,8 @@ def _faked(
 class _Collector:
     """The back end of a capture: keeps each joint graph, and lets fake tensors run through it."""
 
-    def __init__(
-        self, modules: tuple[str, ...], parameters: Mapping[int, str], mode: str, accelerator: bool
-    ) -> None:
+    def __init__(self, modules: tuple[str, ...], mode: str, accelerator: bool) -> None:
         self.modules = modules
-        self.parameters = parameters
         self.mode = mode
         self.accelerator = accelerator
         self.partial = False
@@ -176,70 +185,9 @@ class _KeepJoint(CustomPartitionerFn):
 
 def _call_as_on_accelerator(gm: fx.GraphModule) -> None:
     """Call attention and RMS norm by the operators that an accelerator runs; on the CPU torch takes others."""
-    replacements: dict[object, Callable[..., Any]] = {
-        torch._C._nn.scaled_dot_product_attention: _attention,
-        torch.rms_norm: _rms_norm,
-    }
     for module in gm.modules():
         if isinstance(module, fx.GraphModule):
             for node in module.graph.nodes:
-                if node.op == "call_function" and node.target in replacements:
-                    node.target = replacements[node.target]
+                if node.op == "call_function" and node.target in ACCELERATOR_CALLS:
+                    node.target = ACCELERATOR_CALLS[node.target]
             module.recompile()
-
-
-@contextmanager
-def _accelerator_operators() -> Iterator[None]:
-    """Keep whole what only accelerators have a kernel for; on the CPU it would be traced as its composition.
-
-    A kernel registered for the CPU tells the dispatcher that the operator is there. Fake tensors never call it.
-    """
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        for name in ("_fused_rms_norm", "_fused_rms_norm_backward"):
-            library.impl(name, _not_called, "CPU")
-        yield
-    finally:
-        library._destroy()
-
-
-def _not_called(*args: Any, **kwargs: Any) -> Any:
-    raise AssertionError("a capture computes nothing")
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Call attention as a CUDA device of the Hopper generation does: cuDNN, or the efficient kernel for float32."""
-    if query.dtype in (torch.bfloat16, torch.float16):
-        results = _aten._scaled_dot_product_cudnn_attention(
-            query, key, value, attn_mask, True, dropout_p, is_causal, False, scale=scale
-        )
-    else:
-        if enable_gqa and key.shape[-3] != query.shape[-3]:
-            repeats = query.shape[-3] // key.shape[-3]
-            key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
-        if attn_mask is not None:
-            attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-        results = _aten._scaled_dot_product_efficient_attention(
-            query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale
-        )
-    output: torch.Tensor = results[0]
-    return output
-
-
-def _rms_norm(
-    input: torch.Tensor,
-    normalized_shape: Sequence[int],
-    weight: torch.Tensor | None = None,
-    eps: float | None = None,
-) -> torch.Tensor:
-    output: torch.Tensor = _aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]
-    return output

@@ -1,0 +1,86 @@
+"""A whole step, traced without Dynamo, and the graphs of a compilation hold the same tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from offload_runtime.compiler import load_policy
+from offload_runtime.models import resolve_model
+from offload_runtime.models.capture_comparison import CaptureDifference, compare_captures
+from offload_runtime.passes.selection import Setting
+from offload_runtime.runtime.capture import capture_joint_graphs
+from offload_runtime.runtime.step_capture import capture_step
+
+
+def _differences(spec: str, layers: int | None, policy_name: str) -> tuple[CaptureDifference, ...]:
+    with FakeTensorMode():
+        model = resolve_model(spec, layers=layers)
+    policy = load_policy(policy_name)
+    compiled = capture_joint_graphs(model.module, model.example_args, mode="graph")
+    step = capture_step(model.module, model.example_args, model.loss)
+    return compare_captures(compiled, step, policy, Setting(policy.policy.limits))
+
+
+@pytest.mark.parametrize(
+    ("spec", "layers", "policy"),
+    [
+        ("builtin:llama-tiny", 2, "sac-default"),
+        ("builtin:llama3-8b", 2, "max-savings"),
+        ("builtin:moe-tiny", 2, "max-savings"),
+        ("builtin:dsv3-16b", 2, "balanced"),
+        ("builtin:unet-tiny", None, "max-savings"),
+    ],
+)
+def test_both_captures_of_a_model_give_the_same_tensors_and_fates(
+    spec: str, layers: int | None, policy: str
+) -> None:
+    assert _differences(spec, layers, policy) == ()
+
+
+class _TwoParts(torch.nn.Module):
+    """Dynamo breaks its graph between the two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.second = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).sin()
+        torch._dynamo.graph_break()
+        return self.second(x).cos()
+
+
+def test_a_step_is_one_graph_where_dynamo_breaks_it() -> None:
+    module, batch = _TwoParts(), torch.randn(4, 8)
+    compiled = capture_joint_graphs(module, (batch,), mode="graph")
+    step = capture_step(module, (batch,), lambda output: output.sum())
+    assert len(compiled) == 2
+    names = {
+        node.meta["nn_module_stack"].popitem()[0]
+        for node in step.module.graph.nodes
+        if node.meta.get("nn_module_stack")
+    }
+    assert {"first", "second"} <= names
+
+
+def test_tensors_that_only_one_capture_holds_are_told_with_their_numbers() -> None:
+    module, batch = _TwoParts(), torch.randn(4, 8)
+    policy = load_policy("sac-default")
+    compiled = capture_joint_graphs(module, (batch,), mode="graph")
+    step = capture_step(module.second, (batch,), lambda output: output.sum())
+    differences = compare_captures(compiled, step, policy, Setting(policy.policy.limits))
+    assert differences
+    assert all(difference.num_in_compile != difference.num_in_step for difference in differences)
+    assert any(difference.module == "first" and difference.num_in_step == 0 for difference in differences)
+
+
+def test_a_capture_takes_the_hooks_away_and_computes_nothing() -> None:
+    module = _TwoParts()
+    before = {name: parameter.clone() for name, parameter in module.named_parameters()}
+    capture_step(module, (torch.randn(4, 8),), lambda output: output.sum())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    assert all(torch.equal(parameter, before[name]) for name, parameter in module.named_parameters())
+    assert all(parameter.grad is None for parameter in module.parameters())
