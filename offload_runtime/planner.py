@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from offload_runtime.compiler import Decision
 from offload_runtime.offload_plan import Candidate, Timeline, Transfer
 
-__all__ = ["Selection", "plan_largest_first", "schedule_transfers"]
+__all__ = ["Selection", "plan_largest_first", "schedule_transfers", "start_of_last_layers"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def plan_largest_first(
     budget is passed over and a smaller one may still fit, as published. ``must`` candidates are taken first.
     """
     reasons: list[str | None] = [None] * len(candidates)
-    tail = _start_of_last_layers(timeline, keep_last, num_layers)
+    tail = start_of_last_layers(timeline, keep_last, num_layers)
     wanted: list[int] = []
     for index, (candidate, decision) in enumerate(zip(candidates, decisions, strict=True)):
         if decision.action != "offload":
@@ -68,7 +68,7 @@ def plan_largest_first(
     return Selection(tuple(sorted(chosen)), tuple(reasons))
 
 
-def _start_of_last_layers(timeline: Timeline, keep_last: int, num_layers: int | None) -> int | None:
+def start_of_last_layers(timeline: Timeline, keep_last: int, num_layers: int | None) -> int | None:
     """Return the forward position at which the last ``keep_last`` layers begin; None keeps nothing.
 
     What follows the layers (the head, the loss) is needed sooner still, so it is kept with them.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from offload_runtime.compiler import CompiledPolicy, Decision, Fate
+from offload_runtime.compiler import CompiledPolicy, Fate
 from offload_runtime.errors import RefusedError
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
@@ -25,8 +25,8 @@ from offload_runtime.passes.candidates import (
     saved_storages,
     without_view_replay,
 )
+from offload_runtime.passes.choices import collect_choices, decision_of, find_leaders
 from offload_runtime.passes.partition import Partition
-from offload_runtime.passes.recompute import recompute_options
 from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
 from offload_runtime.passes.trace import Choice, TracedPair, trace_pair
@@ -55,7 +55,6 @@ LINK_RESERVE = 0.03
 then, and a plan that fills the link waits for each of them."""
 
 _MAX_ATTEMPTS = 4
-_MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an allocator can use
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def select_largest_first(
     timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
         candidates,
-        [_decision(item) for item in stored],
+        [decision_of(item) for item in stored],
         budget=setting.limits.budget,
         keep_last=schedule.keep_last,
         num_layers=joint.layers.num_layers,
@@ -195,7 +194,15 @@ def select_planned(
     joint, judged = fresh()
     tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item) for item in judged])
     trial = _unplanned(joint, judged, split)
-    choices = _choices(joint, trial, policy, mode, setting.profile)
+    choices = collect_choices(
+        joint,
+        trial.partition,
+        trial.stored,
+        trial.candidates,
+        policy,
+        mode=mode,
+        profile=setting.profile,
+    )
     traced = _trace(joint, trial, choices, mode, setting, setting.profile)
     asked, lowest = setting, None
     for attempt in range(_MAX_ATTEMPTS):
@@ -248,7 +255,7 @@ def _carry_out(
     """Tag the fates of a plan, split, and place the copies on what came out."""
     assert setting.profile is not None
     joint, judged = fresh
-    wanted = {item.judged.activation.name: fate for item, fate in zip(trial.stored, step.fates, strict=True)}
+    wanted = _wanted(trial.stored, step.fates)
     tag_activations_pass(joint.module, joint=joint, judged=[_as_planned(item, wanted) for item in judged])
     final = _unplanned(joint, judged, split)
     fates: tuple[Fate, ...] = tuple(
@@ -271,6 +278,15 @@ def _carry_out(
         simulation=simulate(traced.trace, fates, moves, link),
     )
     return Planned(joint, judged, selected)
+
+
+def _wanted(stored: Sequence[SavedStorage], fates: Sequence[Fate]) -> dict[str, Fate]:
+    """Return the planned fates by name; the results of one operator call are computed again together."""
+    leaders = find_leaders(stored)
+    return {
+        item.judged.activation.name: "recompute" if fates[leaders[index]] == "recompute" else fates[index]
+        for index, item in enumerate(stored)
+    }
 
 
 def _plan(traced: TracedPair, setting: Setting) -> PlannedStep:
@@ -300,38 +316,6 @@ def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split)
     candidates = collect_candidates(joint, partition, stored)
     fates: tuple[Fate, ...] = tuple("save" for _ in stored)
     return Selected(partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=())
-
-
-def _choices(
-    joint: JointGraph, selected: Selected, policy: CompiledPolicy, mode: str, profile: HardwareProfile
-) -> list[Choice]:
-    """Return what the policy lets become of each storage, as far as it can."""
-    options = recompute_options(joint, selected.partition, selected.stored, mode=mode, profile=profile)
-    num_layers, keep_last = joint.layers.num_layers, policy.policy.schedule.keep_last
-    choices = []
-    for item, candidate, option in zip(selected.stored, selected.candidates, options, strict=True):
-        decision = _decision(item)
-        layer = candidate.activation.layer
-        is_kept = num_layers is not None and layer is not None and layer >= num_layers - keep_last
-        may_leave = candidate.obstacle is None and (decision.must or not is_kept)
-        may_leave = may_leave and (
-            decision.action == "offload" or item.storage.num_bytes >= _MIN_PLANNED_BYTES
-        )
-        fates: set[Fate] = set() if decision.must and decision.action != "save" else {"save"}
-        if decision.action in ("offload", "auto") and may_leave:
-            fates.add("offload")
-        if (
-            decision.action in ("recompute", "auto")
-            and option is not None
-            and item.judged.decision is not None
-        ):
-            fates.add("recompute")
-        choices.append(Choice(frozenset(fates or {"save"}), option))
-    return choices
-
-
-def _decision(item: SavedStorage) -> Decision:
-    return item.judged.decision or Decision("save", source="default")
 
 
 def _as_start(item: JudgedStorage) -> JudgedStorage:

@@ -71,7 +71,9 @@ def _kept(
         obstacle = recompute_obstacle(judged.storage, mutated) or "torch's partitioner kept it"
         return TensorVerdict(judged.activation, "save", rule, f"not recomputed: {obstacle}")
     if decision.action == "offload":
-        return TensorVerdict(judged.activation, "save", rule, f"not offloaded: {reason}")
+        return TensorVerdict(
+            judged.activation, "save", rule, f"not offloaded: {reason or candidate.obstacle}"
+        )
     return TensorVerdict(judged.activation, "save", rule, "saved")
 
 
