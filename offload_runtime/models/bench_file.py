@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from offload_runtime.errors import Diagnostic, RunError, UnreadableError
-from offload_runtime.models.bench_result import BenchModel, BenchResult, Environment, Round, Side, Turn
+from offload_runtime.models.bench_result import (
+    BenchModel,
+    BenchResult,
+    Environment,
+    Prediction,
+    Round,
+    Side,
+    Turn,
+)
 from offload_runtime.models.bench_statistics import noise, summarise
 from offload_runtime.shape import load_schema
 
@@ -75,7 +83,8 @@ def result_from_data(data: Mapping[str, Any]) -> BenchResult:
 
 def _side(data: Mapping[str, Any]) -> Side:
     fields = {key: value for key, value in data.items() if key != "summary"}
-    return Side(**{**fields, "compile_s": tuple(data["compile_s"])})
+    predicted = None if data["predicted"] is None else Prediction(**data["predicted"])
+    return Side(**{**fields, "compile_s": tuple(data["compile_s"]), "predicted": predicted})
 
 
 def _round(data: Mapping[str, Any]) -> Round:

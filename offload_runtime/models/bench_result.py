@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["BenchModel", "BenchResult", "Environment", "Round", "Side", "SideKind", "Turn"]
+__all__ = ["BenchModel", "BenchResult", "Environment", "Prediction", "Round", "Side", "SideKind", "Turn"]
 
 SideKind = Literal["policy", "peer", "control"]
 
@@ -44,13 +44,29 @@ class BenchModel:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What the simulator said of a side when it was compiled.
+
+    ``window_bytes`` is what the link carries between the first saved byte and the peak; ``gap`` how far the predicted
+    step is above a time that no plan can beat, as a share of it, None where nothing was planned.
+    """
+
+    hardware: str
+    step_ms: float
+    peak_device_bytes: int
+    stall_ms: float
+    window_bytes: int
+    gap: float | None
+
+
+@dataclass(frozen=True)
 class Side:
     """One way to run the step, and what is known of it beside its turns.
 
     ``fits`` is False where the device ran out of memory, None where the side has not run. ``refused`` says
     why it cannot run at all. ``compile_s`` holds the seconds of its first step, compilation included, for
     each run of the command; none without an accelerator. Bytes are those of one step, None where the side
-    does not go through the offload back end. ``policy_hash`` is that of the policy that the side runs.
+    does not go through the offload back end, as is ``predicted``. ``policy_hash`` is that of the policy that the side runs.
     """
 
     name: str
@@ -61,6 +77,7 @@ class Side:
     compile_s: tuple[float, ...] = ()
     planned_bytes: int | None = None
     moved_bytes: int | None = None
+    predicted: Prediction | None = None
 
     @property
     def runs(self) -> bool:

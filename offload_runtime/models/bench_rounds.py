@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from offload_runtime.errors import Diagnostic, OffloadError
-from offload_runtime.models.bench_result import BenchResult, Round, Side, Turn
+from offload_runtime.models.bench_result import BenchResult, Prediction, Round, Side, Turn
 
 __all__ = ["Deadline", "LiveSide", "Measured", "OutOfDeviceMemory", "WarmUp", "measure"]
 
@@ -37,6 +37,7 @@ class WarmUp:
     step_s: float
     planned_bytes: int | None = None
     moved_bytes: int | None = None
+    predicted: Prediction | None = None
 
 
 class LiveSide(Protocol):
@@ -149,7 +150,13 @@ class _Bench:
     def _note(self, name: str, warm: WarmUp) -> None:
         seconds = () if warm.compile_s is None else (warm.compile_s,)
         for side in self._sides_run_by(name):
-            warmed = replace(side, fits=True, planned_bytes=warm.planned_bytes, moved_bytes=warm.moved_bytes)
+            warmed = replace(
+                side,
+                fits=True,
+                planned_bytes=warm.planned_bytes,
+                moved_bytes=warm.moved_bytes,
+                predicted=warm.predicted,
+            )
             if side.name == name:
                 warmed = replace(warmed, compile_s=(*side.compile_s, *seconds))
             self.result = self.result.with_side(warmed)

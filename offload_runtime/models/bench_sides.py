@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, UnreadableError, UsageError
 from offload_runtime.models.bench_result import Side, SideKind
-from offload_runtime.models.peers import PEERS, LargestFirst, Peer, parse_peer
+from offload_runtime.models.peers import PEERS, LargestFirst, Peer, Planned, parse_peer
 from offload_runtime.shape import did_you_mean
 from offload_runtime.shipped import shipped_policies
 
@@ -87,7 +87,7 @@ def _policy_side(policy: CompiledPolicy) -> SidePlan:
 
 
 def _peer_side(peer: Peer, mode: str) -> SidePlan:
-    policy = load_policy(peer.policy_source(mode)) if isinstance(peer, LargestFirst) else None
+    policy = load_policy(peer.policy_source(mode)) if isinstance(peer, LargestFirst | Planned) else None
     return SidePlan(peer.title, "peer", policy, peer)
 
 

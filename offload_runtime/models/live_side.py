@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from offload_runtime.models.bench_result import Prediction
 from offload_runtime.models.bench_rounds import OutOfDeviceMemory, WarmUp
 from offload_runtime.models.bench_sides import SidePlan
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
@@ -135,6 +136,7 @@ class TrainingSide:
             step_s=step_s,
             planned_bytes=report.planned_bytes if report is not None else None,
             moved_bytes=report.moved_bytes if report is not None else None,
+            predicted=_prediction(report),
         )
 
     def take_turn(self, steps: int) -> tuple[tuple[float, ...] | None, int | None]:
@@ -173,6 +175,21 @@ class TrainingSide:
     def _simulated_peak(self) -> int | None:
         report = self._report()
         return report.simulated_peak.num_bytes if report is not None and report.simulated_peak else None
+
+
+def _prediction(report: Report | None) -> Prediction | None:
+    """Return what was predicted of a step in one graph; several graphs have no prediction together."""
+    forecast = report.graphs[0].forecast if report is not None and len(report.graphs) == 1 else None
+    if forecast is None:
+        return None
+    return Prediction(
+        hardware=forecast.hardware,
+        step_ms=round(forecast.step_ms, 3),
+        peak_device_bytes=forecast.peak_bytes,
+        stall_ms=round(forecast.stall_ms, 3),
+        window_bytes=forecast.window_bytes,
+        gap=None if forecast.gap is None else round(forecast.gap, 6),
+    )
 
 
 def _failure(error: Exception, what: str) -> Exception:

@@ -29,6 +29,7 @@ __all__ = [
     "EagerCheckpoint",
     "LargestFirst",
     "Peer",
+    "Planned",
     "SaveOnCpu",
     "TorchOffload",
     "parse_peer",
@@ -193,6 +194,41 @@ class LargestFirst(Peer):
         }
 
 
+@dataclass(frozen=True)
+class Planned(Peer):
+    """Our planner under a limit on device memory: what is saved, recomputed and offloaded is decided together."""
+
+    name, syntax = "planned", "planned:SIZE"
+    summary = "our planner under a limit on device memory"
+
+    device_peak_bytes: int
+
+    @classmethod
+    def parse(cls, argument: str | None) -> Planned:
+        """Return the peer for a limit such as ``40GiB``."""
+        try:
+            return cls(parse_size(argument or ""))
+        except ValueError as error:
+            raise _bad_argument(
+                cls, f"{_given(argument)}: {error}", "write a limit, such as planned:40GiB"
+            ) from error
+
+    @property
+    def argument(self) -> str:
+        """Return the limit."""
+        return format_size(self.device_peak_bytes)
+
+    def policy_source(self, mode: str) -> dict[str, Any]:
+        """Return the policy that does this: `fit` under this limit, the same in both modes."""
+        return {
+            "apiVersion": "offload/v1",
+            "kind": "Policy",
+            "name": _NAME_CHARACTERS.sub("-", self.title.lower()),
+            "extends": ["fit"],
+            "limits": {"device_peak": self.argument},
+        }
+
+
 def _heavy(**match: Any) -> dict[str, Any]:
     # A small model has nothing this large; that is no mistake of whoever measures it.
     return {"name": "heavy", "match": match, "action": "offload", "optional": True}
@@ -251,6 +287,7 @@ PEERS: Mapping[str, type[Peer]] = MappingProxyType(
             ActivationBudget,
             TorchOffload,
             LargestFirst,
+            Planned,
         )
     }
 )

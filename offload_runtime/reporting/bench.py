@@ -59,6 +59,9 @@ def _table(result: BenchResult, summaries: Sequence[SideSummary]) -> str:
     if timed:
         times = ("step ms", "x baseline", "rounds", "IQR ms", "min ms", "compile s")
         columns[1:1] = [Column(title, "right") for title in times]
+    predicts = any(side.predicted is not None for side in result.sides)
+    if predicts:
+        columns += [Column("predicted peak", "right"), Column("predicted ms", "right")]
     rows = []
     for side, summary in zip(result.sides, summaries, strict=True):
         memory = [
@@ -66,7 +69,8 @@ def _table(result: BenchResult, summaries: Sequence[SideSummary]) -> str:
             _change(base_peak, summary.peak_device_bytes),
             format_size_short(side.moved_bytes) if side.moved_bytes else "",
         ]
-        rows.append([side.name, *(_times(result, side, summary) if timed else ()), *memory])
+        times_told = _times(result, side, summary) if timed else ()
+        rows.append([side.name, *times_told, *memory, *(_predicted(side, summary) if predicts else ())])
     return render_table(columns, rows)
 
 
@@ -82,6 +86,23 @@ def _times(result: BenchResult, side: Side, summary: SideSummary) -> list[str]:
         _ms(summary.min_ms),
         " ".join(f"{seconds:.1f}" for seconds in side.compile_s),
     ]
+
+
+def _predicted(side: Side, summary: SideSummary) -> list[str]:
+    """Return what was predicted, each with its error where it was measured."""
+    predicted = side.predicted
+    if predicted is None:
+        return ["", ""]
+    peak = format_size_short(predicted.peak_device_bytes)
+    measured_ms = summary.median_ms
+    return [
+        f"{peak}{_error(predicted.peak_device_bytes, summary.peak_device_bytes if measured_ms else None)}",
+        f"{predicted.step_ms:.1f}{_error(predicted.step_ms, measured_ms)}",
+    ]
+
+
+def _error(predicted: float, measured: float | None) -> str:
+    return f" ({100 * (predicted / measured - 1):+.1f} %)" if measured else ""
 
 
 def _peak(side: Side, summary: SideSummary) -> str:

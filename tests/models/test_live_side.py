@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.compiler import load_policy
-from offload_runtime.errors import OffloadError, PolicyError, RunError
+from offload_runtime.errors import OffloadError, PolicyError, RefusedError, RunError
+from offload_runtime.hardware import load_hardware
 from offload_runtime.models import resolve_model
 from offload_runtime.models.bench_rounds import OutOfDeviceMemory
 from offload_runtime.models.bench_sides import SidePlan, plan_sides
@@ -326,3 +327,22 @@ def test_largest_first_goes_through_the_back_end(model: ModelUnderTest) -> None:
     plan = plan_sides([], ["largest-first:1GiB"], mode="graph").sides[1]
     layer_outputs_bytes = 2 * 32 * 16 * 4
     assert side(model, plan).warm_up(1).moved_bytes == MOVED_BYTES + layer_outputs_bytes
+
+
+def test_a_side_on_known_hardware_tells_what_is_predicted_of_it(model: ModelUnderTest) -> None:
+    known = FrontEnd("graph", load_hardware("h200-pcie5"))
+    warm = TrainingSide(policy(), SharedStep(model), known, NoMeter()).warm_up(1)
+    assert warm.predicted is not None
+    assert warm.predicted.hardware == "h200-pcie5"
+    assert warm.predicted.step_ms > 0
+    assert warm.predicted.peak_device_bytes > 0
+    assert side(model, policy()).warm_up(1).predicted is None
+
+
+def test_planned_goes_through_the_back_end_and_needs_known_hardware(model: ModelUnderTest) -> None:
+    plan = plan_sides([], ["planned:1GiB"], mode="graph").sides[1]
+    with pytest.raises(RefusedError, match="RUN524"):
+        side(model, plan).warm_up(1)
+    known = FrontEnd("graph", load_hardware("h200-pcie5"))
+    warm = TrainingSide(plan, SharedStep(model), known, NoMeter()).warm_up(1)
+    assert (warm.planned_bytes, warm.moved_bytes) == (0, 0), "a target that is met needs nothing"

@@ -14,6 +14,7 @@ from offload_runtime.models.peers import (
     EagerCheckpoint,
     LargestFirst,
     Peer,
+    Planned,
     SaveOnCpu,
     TorchOffload,
     parse_peer,
@@ -37,6 +38,7 @@ GIB = 2**30
         ("largest-first:12GiB", LargestFirst(12 * GIB), "largest-first:12GiB"),
         ("largest-first:12288MiB,defer=8", LargestFirst(12 * GIB), "largest-first:12GiB"),
         ("largest-first:0B", LargestFirst(0), "largest-first:0B"),
+        ("planned:40960MiB", Planned(40 * GIB), "planned:40GiB"),
         (
             "largest-first:1GB,prefetch=3,defer=0",
             LargestFirst(10**9, 0, 3),
@@ -58,6 +60,8 @@ def test_a_peer_is_a_value_whose_title_reads_back_as_it(text: str, peer: Peer, t
         ("zzz", "BEN901", "the peers are activation-budget, compile, eager"),
         ("", "BEN901", "the peers are"),
         ("eager:", "BEN902", "write eager"),
+        ("planned", "BEN902", "such as planned:40GiB"),
+        ("planned:40", "BEN902", "such as planned:40GiB"),
         ("compile:1", "BEN902", "takes no argument"),
         ("activation-budget", "BEN902", "needs an argument"),
         ("activation-budget:", "BEN902", "such as activation-budget:0.6"),
@@ -137,3 +141,10 @@ def test_largest_first_passes_on_its_budget_and_schedule(mode: str) -> None:
         5,
         2,
     )
+
+
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+def test_planned_is_the_shipped_policy_under_a_limit(mode: str) -> None:
+    policy = load_policy(Planned(40 * GIB).policy_source(mode)).policy
+    assert (policy.schedule.select, policy.limits.device_peak) == ("planned", 40 * GIB)
+    assert [rule.name for rule in policy.rules] == [rule.name for rule in load_policy("fit").policy.rules]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offload_runtime.models.bench_result import BenchResult, Side
+from offload_runtime.models.bench_result import BenchResult, Prediction, Side
+from offload_runtime.models.bench_statistics import summarise
 from offload_runtime.reporting.bench import NOT_TIMED, draw_bench, render_bench
 from tests.models.bench_results import GIB, bench_result, with_rounds
 
@@ -128,3 +129,22 @@ def test_a_picture_is_drawn_where_something_was_timed(
         assert all(word in text for word in ("policies", "activation-budget", "save-on-cpu"))
         # The picture's headline says what the table does: pairs, not medians over all rounds.
         assert "the step takes 1.016 of the time" in text
+
+
+def test_a_prediction_stands_beside_what_was_measured_with_its_error() -> None:
+    predicted = Prediction("h200-pcie5", 701.7, 42 * GIB, 0.0, 11 * GIB, 0.001)
+    known = MEASURED.with_side(replace(MEASURED.side("frugal"), predicted=predicted))
+    table = rows(render_bench(known))
+    assert table["side"][-2:] == ["predicted peak", "predicted ms"]
+    median_ms = summarise(known, "frugal").median_ms
+    assert median_ms is not None
+    assert table["frugal"][-2:] == [
+        f"42 GiB ({100 * (42 / 43 - 1):+.1f} %)",
+        f"701.7 ({100 * (701.7 / median_ms - 1):+.1f} %)",
+    ]
+
+
+def test_a_prediction_without_a_measurement_shows_no_error() -> None:
+    predicted = Prediction("h200-pcie5", 701.7, 42 * GIB, 0.0, 11 * GIB, None)
+    known = SIMULATED.with_side(replace(SIMULATED.side("frugal"), predicted=predicted))
+    assert rows(render_bench(known))["frugal"][-2:] == ["42 GiB", "701.7"]
