@@ -193,17 +193,18 @@ def select_planned(
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
     joint, judged = fresh()
     tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item) for item in judged])
-    trial = _unplanned(joint, judged, split)
+    selected = _unplanned(joint, judged, split)
+    trial = Planned(joint, judged, selected)
     choices = collect_choices(
         joint,
-        trial.partition,
-        trial.stored,
-        trial.candidates,
+        selected.partition,
+        selected.stored,
+        selected.candidates,
         policy,
         mode=mode,
         profile=setting.profile,
     )
-    traced = _trace(joint, trial, choices, mode, setting, setting.profile)
+    traced = _trace(joint, selected, choices, mode, setting, setting.profile)
     asked, lowest = setting, None
     for attempt in range(_MAX_ATTEMPTS):
         try:
@@ -212,7 +213,7 @@ def select_planned(
             if lowest is None:
                 raise refuse_infeasible(policy, setting.limits, traced.trace, error) from error
             break
-        planned = _carry_out(fresh(), trial, step, split, mode=mode, setting=setting)
+        planned = _carry_out(fresh, trial, step, split, mode=mode, setting=setting)
         excess = _excess(planned.selected, setting)
         if excess <= 0:
             return planned
@@ -244,20 +245,30 @@ def _excess(selected: Selected, setting: Setting) -> int:
 
 
 def _carry_out(
-    fresh: tuple[JointGraph, Sequence[JudgedStorage]],
-    trial: Selected,
+    fresh: Callable[[], tuple[JointGraph, Sequence[JudgedStorage]]],
+    trial: Planned,
     step: PlannedStep,
     split: Split,
     *,
     mode: str,
     setting: Setting,
 ) -> Planned:
-    """Tag the fates of a plan, split, and place the copies on what came out."""
-    assert setting.profile is not None
-    joint, judged = fresh
-    wanted = _wanted(trial.stored, step.fates)
+    """Tag the fates of a plan and split, then place the copies; what recomputes nothing is the trial with copies."""
+    wanted = _wanted(trial.selected.stored, step.fates)
+    if "recompute" not in step.fates:
+        return _place(trial, wanted, step, mode=mode, setting=setting)
+    joint, judged = fresh()
     tag_activations_pass(joint.module, joint=joint, judged=[_as_planned(item, wanted) for item in judged])
-    final = _unplanned(joint, judged, split)
+    tagged = Planned(joint, judged, _unplanned(joint, judged, split))
+    return _place(tagged, wanted, step, mode=mode, setting=setting)
+
+
+def _place(
+    planned: Planned, wanted: dict[str, Fate], step: PlannedStep, *, mode: str, setting: Setting
+) -> Planned:
+    """Place the copies of what is to be offloaded on the time line of a partition."""
+    assert setting.profile is not None
+    final = planned.selected
     fates: tuple[Fate, ...] = tuple(
         "offload"
         if wanted.get(item.judged.activation.name) == "offload" and candidate.obstacle is None
@@ -267,7 +278,7 @@ def _carry_out(
     limit = setting.limits.device_peak
     assert not isinstance(limit, str), "auto is resolved before planning"
     link = setting.profile.link()
-    traced = _trace(joint, final, _fixed(fates), mode, setting, setting.profile)
+    traced = _trace(planned.joint, final, _fixed(fates), mode, setting, setting.profile)
     moves = place(traced.trace, fates, link, limit)
     selected = replace(
         final,
@@ -277,7 +288,7 @@ def _carry_out(
         traced=traced,
         simulation=simulate(traced.trace, fates, moves, link),
     )
-    return Planned(joint, judged, selected)
+    return replace(planned, selected=selected)
 
 
 def _wanted(stored: Sequence[SavedStorage], fates: Sequence[Fate]) -> dict[str, Fate]:
