@@ -150,9 +150,10 @@ _RUNS = (
         "MOD736",
         "note",
         "explained by a real training step",
-        "`offload explain` traces a model with fake tensors, which hold no values; code outside the compiled "
-        "graphs that computes with values cannot run on them. One real step was run instead, on the device.",
-        "Let the module compute with no values outside its graphs (TORCH_LOGS=graph_breaks shows where they break).",
+        "`offload explain` traces a model with fake tensors. They hold no values, so that code outside the "
+        "compiled graphs that computes with values cannot run on them; nor do they show where the parts of a "
+        "broken graph stand in the model. One real step was run instead, on the device.",
+        "Let the module be one graph: TORCH_LOGS=graph_breaks shows what breaks it.",
     ),
     CodeEntry(
         "MOD741",

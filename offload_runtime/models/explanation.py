@@ -15,10 +15,11 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, PolicyError, RunError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.judgement import judge_layers, judge_matches
-from offload_runtime.models.fake_capture import NotTraceable, capture_request
+from offload_runtime.models.fake_capture import CapturedModel, NotTraceable, capture_request
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.training import TrainingPlan, train
 from offload_runtime.passes.pipeline import RewrittenPair, rewrite_joint
+from offload_runtime.passes.selection import Setting
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import OPS
 from offload_runtime.runtime.options import refuse_unsupported
@@ -27,6 +28,8 @@ from offload_runtime.runtime.setting import setting_for
 from offload_runtime.simulator import peak_memory
 
 __all__ = ["explain_policy", "explain_real_step"]
+
+_BROKEN = "where the parts of a broken graph stand in the model shows only when they run"
 
 Progress = Callable[[str, int, int], None]
 
@@ -42,9 +45,9 @@ def explain_policy(
     """Trace the model of ``request`` with fake tensors, and return what ``policy`` decides: what a run would do.
 
     With ``hardware`` it is what a run on that device would do; without, on the device of ``request``. A model that
-    fake tensors cannot run is explained by one real step, and a note says so. Nothing has moved in the report.
-    Raises PolicyError where a rule matches nothing, RefusedError for what cannot be carried out, and what
-    ``compare_training`` raises for a model that cannot be had.
+    fake tensors cannot run, or that breaks the graph, is explained by one real step, and a note says so; else
+    nothing has moved in the report. Raises PolicyError where a rule matches nothing, RefusedError for what cannot
+    be carried out, and what ``compare_training`` raises for a model that cannot be had.
     """
     refuse_unsupported(policy.policy, mode)
     notify = progress or (lambda phase, done, total: None)
@@ -54,26 +57,16 @@ def explain_policy(
     notify("policy", 0, 2)
     try:
         captured = capture_request(request, mode=mode, accelerator=on_accelerator)
+        reason = _BROKEN if any(graph.inputs.names.partial for graph in captured.graphs) else ""
     except NotTraceable as error:
+        reason = f"fake tensors cannot run it: {error}"
+    notify("policy", 1, 2)
+    if reason:
         found = explain_real_step(request, policy, mode=mode, hardware=hardware)
-        return replace(found, diagnostics=(_from_real_step(request, error), *found.diagnostics))
-    finally:
-        notify("policy", 1, 2)
-    numbers = itertools.count()
-    with captured.as_traced():
-        pairs = [
-            rewrite_joint(
-                graph.module,
-                graph.inputs,
-                policy=policy,
-                mode=mode,
-                variant="policy",
-                ops=OPS,
-                register=lambda source: next(numbers),
-                setting=setting,
-            )
-            for graph in captured.graphs
-        ]
+        notify("policy", 2, 2)
+        note = _real_step(request, reason)
+        return replace(found, diagnostics=(note, *found.diagnostics))
+    pairs = _rewritten(captured, policy, mode, setting)
     notify("policy", 2, 2)
     return _report(pairs, policy, mode, str(device))
 
@@ -93,6 +86,27 @@ def explain_real_step(
         raise RunError(Diagnostic("MOD734", "error", message, hint=hint))
     assert training.report is not None, "a policy always runs through the offload back end"
     return training.report
+
+
+def _rewritten(
+    captured: CapturedModel, policy: CompiledPolicy, mode: str, setting: Setting
+) -> tuple[RewrittenPair, ...]:
+    """Rewrite every graph as the back end does; transfers get numbers that mean nothing to the runtime."""
+    numbers = itertools.count()
+    with captured.as_traced():
+        return tuple(
+            rewrite_joint(
+                graph.module,
+                graph.inputs,
+                policy=policy,
+                mode=mode,
+                variant="policy",
+                ops=OPS,
+                register=lambda source: next(numbers),
+                setting=setting,
+            )
+            for graph in captured.graphs
+        )
 
 
 def _report(pairs: Sequence[RewrittenPair], policy: CompiledPolicy, mode: str, device: str) -> Report:
@@ -124,7 +138,9 @@ def _report(pairs: Sequence[RewrittenPair], policy: CompiledPolicy, mode: str, d
     )
 
 
-def _from_real_step(request: ModelRequest, error: NotTraceable) -> Diagnostic:
-    message = f"explained by a real training step: {request.spec} cannot be traced with fake tensors: {error}"
-    hint = "look for what computes with the values of tensors outside the graph"
+def _real_step(request: ModelRequest, reason: str) -> Diagnostic:
+    message = f"explained {request.spec} by a real training step: {reason}"
+    hint = (
+        "look for what breaks the graph with TORCH_LOGS=graph_breaks, or computes with values outside of it"
+    )
     return Diagnostic("MOD736", "note", message, hint=hint)
