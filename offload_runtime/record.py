@@ -85,8 +85,24 @@ class Report:
 
     def __str__(self) -> str:
         """Summarise in a few lines; the fields, and the file that ``OFFLOAD_REPORT`` names, hold the whole."""
+        lines = [self._decided(), self._transferred()]
+        if self.hidden_fraction is not None and self.stall_ms is not None:
+            lines.append(
+                f"{100 * self.hidden_fraction:.1f} % of transfer time hidden, {self.stall_ms:.2f} ms stalled"
+            )
+        lines += [_predicted(graph, self.num_graphs) for graph in self.graphs if graph.forecast is not None]
+        found = (*self.diagnostics, *(finding for graph in self.graphs for finding in graph.diagnostics))
+        return "\n".join([*lines, *map(str, dict.fromkeys(found))])
+
+    def _decided(self) -> str:
         fates = [verdict.fate for verdict in self.tensors if verdict.fate != "skip"]
         graphs = f"{self.num_graphs} graph{'' if self.num_graphs == 1 else 's'}"
+        return (
+            f"policy {self.policy} ({self.mode}, {self.device}, {self.engine} engine): "
+            f"{fates.count('offload')} of {len(fates)} activations offloaded in {graphs}"
+        )
+
+    def _transferred(self) -> str:
         planned, moved, reloaded, host, waste = map(
             format_size_short,
             (
@@ -97,14 +113,19 @@ class Report:
                 self.host_waste_bytes,
             ),
         )
-        lines = [
-            f"policy {self.policy} ({self.mode}, {self.device}, {self.engine} engine): "
-            f"{fates.count('offload')} of {len(fates)} activations offloaded in {graphs}",
+        return (
             f"planned {planned}, moved {moved}, reloaded {reloaded} a step; "
-            f"host memory {host}, of which {waste} unused",
-        ]
-        if self.hidden_fraction is not None and self.stall_ms is not None:
-            lines.append(
-                f"{100 * self.hidden_fraction:.1f} % of transfer time hidden, {self.stall_ms:.2f} ms stalled"
-            )
-        return "\n".join(lines)
+            f"host memory {host}, of which {waste} unused"
+        )
+
+
+def _predicted(graph: GraphReport, num_graphs: int) -> str:
+    """Say what the simulator predicts of one graph; what the optimizer takes is no part of it."""
+    forecast = graph.forecast
+    assert forecast is not None, "asked of graphs with a forecast only"
+    of = f" of graph {graph.graph}" if num_graphs > 1 else ""
+    peak = format_size_short(forecast.peak_bytes)
+    return (
+        f"predicted{of} on {forecast.hardware}: forward and backward {forecast.step_ms:.2f} ms, "
+        f"of which {forecast.stall_ms:.2f} ms stalled; peak {peak} in {forecast.peak_at}"
+    )

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.errors import Diagnostic, RefusedError, RunError
+from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.numbers import (
     FinalNumbers,
     StepNumbers,
@@ -33,7 +34,7 @@ from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
-from offload_runtime.runtime.session import report, unwrap_error
+from offload_runtime.runtime.session import report
 from offload_runtime.runtime.transfer import get_engine
 
 Advance = Callable[[int, int], None]
@@ -98,9 +99,9 @@ def train(request: ModelRequest, plan: TrainingPlan, advance: Advance) -> Traini
         with kernels, torch.random.fork_rng(devices=_cuda_devices(request.device)):
             return _train(request, plan, options, advance)
     except Exception as error:
-        if _out_of_memory(error):
+        if is_out_of_memory(error):
             return None
-        raise _explained(request, error) from error
+        raise explain_failure(error, request.spec) from error
     finally:
         _clear(request.device)
 
@@ -287,31 +288,3 @@ def _clear(device: str) -> None:
     gc.collect()
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = getattr(current, "inner_exception", None) or current.__cause__ or current.__context__
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return any(isinstance(cause, torch.OutOfMemoryError) for cause in _causes(error))
-
-
-def _explained(request: ModelRequest, error: Exception) -> Exception:
-    """Return the error to raise for ``error``: our own as it is, torch's and the model's with a cure."""
-    own = unwrap_error(error)
-    if own is not None:
-        return own
-    detail = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-    if type(error).__module__.startswith("torch._dynamo"):
-        message = f"{request.spec} cannot be traced by torch.compile: {detail}"
-        hint = "make torch.compile(module)(*example_args) work first"
-        return RefusedError(Diagnostic("MOD732", "error", message, hint=hint))
-    message = f"training {request.spec} failed: {detail}"
-    hint = "make loss_fn(module(*example_args)).backward() work first"
-    return RunError(Diagnostic("MOD733", "error", message, hint=hint))
