@@ -1,0 +1,80 @@
+"""Small models that tests of planning name as `tests.models.planned_models:FUNCTION`; tensors are worth moving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+TOKENS, DIM, WIDE = 4096, 64, 256
+NUM_LAYERS = 4
+WIDE_BYTES = TOKENS * WIDE * 4
+LAYER_PARAMETERS = 2 * DIM * WIDE + WIDE + DIM
+
+
+class Block(nn.Module):
+    """A perceptron with a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(DIM, WIDE)
+        self.down = nn.Linear(WIDE, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+
+class Stack(nn.Module):
+    """Four blocks; `breaks` cuts the graph in the middle, `finish` makes the output of what the last block returns."""
+
+    def __init__(self, finish: Callable[[Tensor], object], *, breaks: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(NUM_LAYERS))
+        self.finish = finish
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> object:
+        half = NUM_LAYERS // 2
+        for layer in self.layers[:half]:
+            x = layer(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        for layer in self.layers[half:]:
+            x = layer(x)
+        return self.finish(x)
+
+
+def _loss(x: Tensor) -> Tensor:
+    return x.float().square().mean()
+
+
+def _args() -> tuple[Tensor]:
+    return (torch.randn(TOKENS, DIM),)
+
+
+def stack() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model that holds its loss."""
+    return Stack(_loss), _args()
+
+
+def broken() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return the same model, cut into two graphs."""
+    return Stack(_loss, breaks=True), _args()
+
+
+def without_loss() -> tuple[nn.Module, tuple[Tensor], Callable[[Tensor], Tensor]]:
+    """Return a model whose loss is taken of its output."""
+    return Stack(lambda x: x), _args(), _loss
+
+
+def two_outputs() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model of two outputs and no loss."""
+    return Stack(lambda x: (x, x.tanh())), _args()
+
+
+def untraceable() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model that no tracer sees."""
+    module = Stack(_loss)
+    module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]  # what the test is about
+    return module, _args()
