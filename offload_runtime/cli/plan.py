@@ -23,7 +23,7 @@ from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, UsageError
-from offload_runtime.hardware import HardwareProfile, hardware_names, load_hardware
+from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.units import parse_size, size_hint
 
 if TYPE_CHECKING:
@@ -89,17 +89,19 @@ def command(
     \b
     Example:
       offload plan balanced --model builtin:llama3-8b --hardware h200-pcie5
-      offload plan balanced --model builtin:llama3-8b --hardware h200-pcie5 --mode inductor \\
-        --set schedule.select=planned --set limits.budget=unlimited --set limits.device_peak=43GiB --why
-      offload plan balanced --model builtin:llama3-8b --layers 4 --hardware h200-pcie5 --frontier --plot f.png
+      offload plan fit --model builtin:llama3-8b --hardware h200-pcie5 --mode inductor \\
+        --set limits.device_peak=43GiB --why
+      offload plan fit 40GiB 36GiB --frontier --plot f.png --model builtin:llama3-8b --hardware h200-pcie5
     """
     compiled = load_policy(policy, overrides=overrides)
     sizes = _sizes(targets, frontier=frontier)
     _check_files(output, plot, trace_out, frontier=frontier)
-    profile = load_hardware(hardware) if hardware is not None else _profile_here()
+    profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
+    from offload_runtime.models.hardware_here import profile_here
     from offload_runtime.models.resolve import ModelRequest
 
+    profile = profile or profile_here()
     request = ModelRequest(**model)
     with foreign_code(), shown_progress() as advance:
         if frontier:
@@ -136,25 +138,6 @@ def _sweep(
 
     baseline = baseline_of(request, policy, mode=mode, hardware=profile, progress=advance)
     return sweep_frontier(baseline, policy, targets, progress=advance)
-
-
-def _profile_here() -> HardwareProfile:
-    """Return the profile of this machine's CUDA device. Imports torch.
-
-    Raises UsageError (PLN421) naming the choices where there is none, or none for it.
-    """
-    import torch
-
-    from offload_runtime.runtime.setting import profile_of_device
-
-    found = "there is no CUDA device here"
-    if torch.cuda.is_available():
-        profile = profile_of_device(torch.device("cuda"))
-        if profile is not None:
-            return profile
-        found = f"no profile is shipped for {torch.cuda.get_device_name()}"
-    hint = f"give --hardware one of {', '.join(hardware_names())}, or the file of a profile"
-    raise UsageError(Diagnostic("PLN421", "error", f"--hardware is needed: {found}", hint=hint))
 
 
 def _sizes(targets: Sequence[str], *, frontier: bool) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from offload_runtime.models.frontier_result import FrontierFloor, FrontierPlan, 
 from offload_runtime.models.plan_limits import refuse_several_graphs
 from offload_runtime.models.plan_result import PlanResult
 from offload_runtime.models.planning import Baseline, Progress, plan_policy
+from offload_runtime.models.step_places import name_holders
 from offload_runtime.planning.limits import Infeasible
 from offload_runtime.policy import Limits
 
@@ -103,7 +104,7 @@ def find_floor(baseline: Baseline, policy: CompiledPolicy) -> FrontierFloor | No
         step_bytes = baseline.optimizer_step_bytes
         if step_bytes > cause.floor_bytes:
             return FrontierFloor(step_bytes, ())
-        return FrontierFloor(cause.floor_bytes, cause.holders)
+        return FrontierFloor(cause.floor_bytes, name_holders(baseline.planned.pairs[0], cause.holders))
     return None
 
 

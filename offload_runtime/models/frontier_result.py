@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from offload_runtime.errors import Diagnostic
-from offload_runtime.models.plan_result import PlanResult, StepForecast, forecast_data
-from offload_runtime.planning.limits import Holder
+from offload_runtime.models.plan_result import Holding, PlanResult, StepForecast, forecast_data
 
 __all__ = ["FrontierFloor", "FrontierPlan", "FrontierResult"]
 
@@ -31,10 +30,10 @@ class FrontierPlan:
 
 @dataclass(frozen=True)
 class FrontierFloor:
-    """The least peak that any plan was found to reach, and the largest that are alive there."""
+    """The least peak that any plan was found to reach, and what is alive there; nothing at the optimizer's step."""
 
     num_bytes: int
-    holders: tuple[Holder, ...]
+    holdings: tuple[Holding, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class FrontierResult:
             "capacity_bytes": self.capacity_bytes,
             "baseline": forecast_data(self.baseline),
             "floor_bytes": None if self.floor is None else self.floor.num_bytes,
+            "floor_holdings": [] if self.floor is None else [asdict(held) for held in self.floor.holdings],
             "planned": {
                 "policy": self.planned_policy,
                 "points": [self._point(plan, "target_bytes") for plan in self.planned],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from torch import fx
 
@@ -12,9 +12,10 @@ from offload_runtime.models.plan_result import Holding, PeakSite
 from offload_runtime.passes.pipeline import PlannedPair
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.trace import TracedPair
+from offload_runtime.planning.limits import Holder
 from offload_runtime.step import Move, Simulation
 
-__all__ = ["holdings_at", "site_of", "traced_of"]
+__all__ = ["holdings_at", "name_holders", "site_of", "traced_of"]
 
 NUM_HOLDINGS = 5
 
@@ -45,8 +46,19 @@ def site_of(pair: PlannedPair, kernel: int) -> PeakSite:
 
 def holdings_at(pair: PlannedPair, kernel: int) -> tuple[Holding, ...]:
     """Return what is alive at a kernel beside what is resident, by kind, the largest first."""
+    return _grouped(_alive(pair, kernel))
+
+
+def name_holders(pair: PlannedPair, holders: Sequence[Holder]) -> tuple[Holding, ...]:
+    """Return what the planner found alive, by operator, the largest first; nodes are those of ``pair``'s graphs."""
+    names = _operators(pair)
+    known = {**names[False], **names[True], "resident": "what stays throughout"}
+    return _grouped((known.get(held.name, held.name), held.num_bytes) for held in holders)
+
+
+def _grouped(alive: Iterable[tuple[str, int]]) -> tuple[Holding, ...]:
     totals: dict[str, tuple[int, int]] = {}
-    for what, num_bytes in _alive(pair, kernel):
+    for what, num_bytes in alive:
         count, total = totals.get(what, (0, 0))
         totals[what] = (count + 1, total + num_bytes)
     found = [Holding(what, count, total) for what, (count, total) in totals.items() if total]

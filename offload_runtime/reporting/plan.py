@@ -51,9 +51,8 @@ def render_frontier(result: FrontierResult) -> str:
     )
     floor = result.floor
     if floor is not None:
-        holders = ", ".join(f"{held.name} {format_size_short(held.num_bytes)}" for held in floor.holders[:3])
-        heading += f"; floor {format_size_short(floor.num_bytes)}"
-        heading += f", held by {holders}" if holders else ", the optimizer's step"
+        held = ", ".join(f"{held.what} {format_size_short(held.num_bytes)}" for held in floor.holdings[:4])
+        heading += f"\nfloor {format_size_short(floor.num_bytes)}: " + (held or "the optimizer's step")
     parts = [
         heading,
         _frontier_table(result, f"target of {result.planned_policy}", result.planned),
@@ -64,14 +63,18 @@ def render_frontier(result: FrontierResult) -> str:
 
 def _frontier_table(result: FrontierResult, title: str, plans: Sequence[FrontierPlan]) -> str:
     titles = (title, "peak", "step time", "x baseline", "offloaded", "stalled", "gap")
-    columns = [*(Column(name, "right") for name in titles), Column("")]
-    return render_table(columns, [_frontier_row(result, plan) for plan in plans]) if plans else ""
+    columns = [Column(name, "right") for name in titles]
+    rows = [_frontier_row(result, plan) for plan in plans]
+    if any(plan.reason for plan in plans):
+        columns.append(Column("why not"))
+        rows = [[*row, plan.reason] for row, plan in zip(rows, plans, strict=True)]
+    return render_table(columns, rows) if plans else ""
 
 
 def _frontier_row(result: FrontierResult, plan: FrontierPlan) -> list[str]:
     asked = format_size_short(plan.asked_bytes)
     if plan.forecast is None:
-        return [asked, "", "", "", "", "", "", plan.reason]
+        return [asked, "", "", "", "", "", ""]
     relative = result.relative(plan.forecast)
     return [
         asked,
@@ -81,7 +84,6 @@ def _frontier_row(result: FrontierResult, plan: FrontierPlan) -> list[str]:
         format_size_short(plan.offloaded_bytes),
         f"{plan.stall_ms:.1f} ms",
         _percent(plan.optimality_gap),
-        plan.reason,
     ]
 
 

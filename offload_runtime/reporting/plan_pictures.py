@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offload_runtime.models.frontier_result import FrontierPlan, FrontierResult
+from offload_runtime.models.frontier_result import FrontierFloor, FrontierPlan, FrontierResult
 from offload_runtime.models.plan_result import PlanResult, StepForecast
 from offload_runtime.reporting.plots import (
     FateShare,
@@ -25,6 +25,8 @@ from offload_runtime.units import format_size_short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+NUM_NAMED = 3  # of what holds the floor: more would not fit beside it
 
 __all__ = ["frontier_picture", "picture_path", "write_pictures"]
 
@@ -80,14 +82,7 @@ def _figures(result: PlanResult | None, frontier: FrontierResult | None) -> Iter
 
 def frontier_picture(result: FrontierResult) -> Frontier:
     """Return what the picture of a sweep compares; points with a label say what was asked."""
-    floor = result.floor
-    cause = ""
-    if floor is not None:
-        largest = max(floor.holders, key=lambda held: held.num_bytes, default=None)
-        cause = (
-            "the optimizer's step" if largest is None else ", ".join(held.name for held in floor.holders[:2])
-        )
-    current = result.current
+    current = result.current if result.current is not None and not result.current.changes_nothing else None
     return Frontier(
         series=(
             FrontierSeries(f"planned ({result.planned_policy})", _points(result.planned)),
@@ -96,10 +91,20 @@ def frontier_picture(result: FrontierResult) -> Frontier:
         baseline=_point(result.baseline, "baseline"),
         current=None if current is None else _point(current.policy, current.policy_name),
         infeasible_bytes=tuple(plan.asked_bytes for plan in result.planned if plan.forecast is None),
-        floor=None if floor is None else Floor(floor.num_bytes, cause),
+        floor=_floor(result.floor),
         capacity_bytes=result.capacity_bytes,
         subject=f"{result.model}, mode {result.mode}, on {result.hardware}; predicted",
     )
+
+
+def _floor(floor: FrontierFloor | None) -> Floor | None:
+    if floor is None:
+        return None
+    held = [
+        f"{holding.what.removeprefix('aten.').removesuffix('.default')} {format_size_short(holding.num_bytes)}"
+        for holding in floor.holdings[:NUM_NAMED]
+    ]
+    return Floor(floor.num_bytes, ", ".join(held) or "the optimizer's step")
 
 
 def _points(plans: tuple[FrontierPlan, ...]) -> tuple[FrontierPoint, ...]:
