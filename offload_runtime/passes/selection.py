@@ -192,7 +192,7 @@ def select_planned(
     """
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
     joint, judged = fresh()
-    tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item) for item in judged])
+    tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item, mode) for item in judged])
     selected = _unplanned(joint, judged, split)
     trial = Planned(joint, judged, selected)
     choices = collect_choices(
@@ -329,12 +329,15 @@ def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split)
     return Selected(partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=())
 
 
-def _as_start(item: JudgedStorage) -> JudgedStorage:
-    """Leave to torch's partitioner what the planner may still decide between saving and recomputing."""
+def _as_start(item: JudgedStorage, mode: str) -> JudgedStorage:
+    """Begin with what a run without a policy does with all that the planner may still save or recompute.
+
+    Mode ``graph`` saves it; mode ``inductor`` leaves it to torch's partitioner, which recomputes what fusion makes free.
+    """
     decision = item.decision
     if decision is None or decision.must or decision.action in ("save", "offload"):
         return item
-    return replace(item, decision=replace(decision, action="auto"))
+    return replace(item, decision=replace(decision, action="save" if mode == "graph" else "auto"))
 
 
 def _as_planned(item: JudgedStorage, wanted: dict[str, Fate]) -> JudgedStorage:
