@@ -18,6 +18,7 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.outcome import Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import load_policy
+from offload_runtime.hardware import load_hardware
 
 
 @click.command(short_help="Train a model with and without POLICY, and compare.")
@@ -27,30 +28,44 @@ from offload_runtime.compiler import load_policy
 @click.option(
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to train."
 )
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    help="Profile to plan for and to predict with (see `offload list hardware`); by default that of the device.",
+)
 @set_option
 @format_option()
 def command(
-    policy: str, mode: str, steps: int, overrides: tuple[str, ...], **model: Unpack[ModelOptions]
+    policy: str,
+    mode: str,
+    steps: int,
+    hardware: str | None,
+    overrides: tuple[str, ...],
+    **model: Unpack[ModelOptions],
 ) -> Outcome:
     """Train a model with and without POLICY, and compare numbers, memory and time.
 
     POLICY is a path or the name of a shipped policy (`offload list policies`). The model is trained three
     times from the same seed: without a policy, with it, and with each of its offloads replaced by a save.
-    The last two must agree bitwise; the first gives the memory and the time to compare with. Without an
-    accelerator the simulated engine runs: numbers are real, peaks simulated, times not measured.
+    The last two must agree bitwise; the first gives the memory and the time to compare with. What a hardware
+    profile predicts stands beside what was measured. Without an accelerator the simulated engine runs:
+    numbers are real, peaks simulated, times not measured.
 
     \b
     Example:
       offload apply balanced --model builtin:llama-tiny --steps 20 --set limits.budget=4MiB
     """
     compiled = load_policy(policy, overrides=overrides)
+    profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.comparison import compare_training
     from offload_runtime.reporting.training import render_training
 
     request = model_request(model)
     with foreign_code(), shown_progress() as advance:
-        result = compare_training(request, compiled, steps=steps, mode=mode, progress=advance)
+        result = compare_training(
+            request, compiled, steps=steps, mode=mode, hardware=profile, progress=advance
+        )
     return Outcome(
         data=result.to_data(),
         text=render_training(result),

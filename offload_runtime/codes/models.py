@@ -156,6 +156,14 @@ _RUNS = (
         "Let the module be one graph: TORCH_LOGS=graph_breaks shows what breaks it.",
     ),
     CodeEntry(
+        "MOD737",
+        "note",
+        "the step is not predicted",
+        "`offload apply` shows what was predicted beside what was measured. The prediction traces the model with fake "
+        "tensors and plans it; the finding says why that did not work here.",
+        "Make `offload plan` work with the same arguments.",
+    ),
+    CodeEntry(
         "MOD741",
         "warning",
         "compared without deterministic kernels",

@@ -18,15 +18,30 @@ import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
+from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.findings import findings
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.numbers import first_step_difference
+from offload_runtime.models.prediction import Predicted, predict_runs
 from offload_runtime.models.resolve import ModelRequest
-from offload_runtime.models.result import ApplyResult, BitwiseScope, Difference, Losses, RunResult
+from offload_runtime.models.result import (
+    ApplyResult,
+    BitwiseScope,
+    Difference,
+    Losses,
+    PredictedRuns,
+    RunResult,
+)
 from offload_runtime.models.training import Training, TrainingPlan, train
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.options import refuse_unsupported
+from offload_runtime.runtime.setting import (
+    needs_hardware,
+    profile_of_device,
+    read_hardware_option,
+    setting_for,
+)
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(phase, steps_done, num_steps)`` after each step."""
@@ -49,12 +64,13 @@ def compare_training(
     *,
     steps: int = 3,
     mode: str = "graph",
-    hardware: Any = None,
+    hardware: HardwareProfile | str | Path | Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> ApplyResult:
     """Train ``request`` without the policy, with it, and with its offloads replaced by saves.
 
-    All runs start from the same seed and see the same data. ``mode`` is ``graph`` or ``inductor``. Findings
+    All runs start from the same seed and see the same data. ``mode`` is ``graph`` or ``inductor``. What a profile
+    of the hardware predicts stands beside what was measured: ``hardware``, or that of the device. Findings
     (numbers that differ, bytes that were planned and not moved, ``expect`` missed) are diagnostics of the
     result. Raises PolicyError, RefusedError or RunError where nothing could be compared.
     """
@@ -64,9 +80,24 @@ def compare_training(
         raise ValueError(f"mode={mode!r} must be one of graph, inductor")
     compiled_policy = load_policy(policy)
     refuse_unsupported(compiled_policy.policy, mode)
-    plan = TrainingPlan("policy", compiled_policy, mode, steps, hardware)
+    device = torch.device(request.device)
+    profile = _profile(compiled_policy, hardware, device)
+    plan = TrainingPlan("policy", compiled_policy, mode, steps, profile)
     runner = _Runner(request, plan, progress or (lambda phase, done, total: None))
-    return runner.on_accelerator() if torch.device(request.device).type == "cuda" else runner.simulated()
+    return runner.on_accelerator() if device.type == "cuda" else runner.simulated()
+
+
+def _profile(policy: CompiledPolicy, given: object, device: torch.device) -> HardwareProfile | None:
+    """Return the profile that was given, or that of the device.
+
+    Raises RefusedError, before anything is trained, where there is none and the policy plans by time.
+    """
+    profile = read_hardware_option(given)
+    if profile is None and torch.cuda.is_available():
+        profile = profile_of_device(device)
+    if profile is None and needs_hardware(policy.policy):
+        setting_for(policy.policy, None, device)
+    return profile
 
 
 @dataclass(frozen=True)
@@ -97,7 +128,7 @@ class _Runner:
         compared = self.compared(self.request)
         if compared.policy is None:
             compared = self.reduced(policy.num_layers)
-        return self.result(baseline, policy, compared)
+        return self.result(baseline, policy, compared, ran=policy.report)
 
     def run(
         self, variant: Variant, *, request: ModelRequest | None = None, **changes: Any
@@ -146,11 +177,25 @@ class _Runner:
                 return compared
         return nothing
 
-    def result(self, baseline: Training | None, policy: Training, compared: _Compared) -> ApplyResult:
-        """Put together what the runs showed."""
+    def predicted(self, ran: Report | None) -> Predicted:
+        """Predict baseline and policy, where the hardware is known; ``ran`` is what a policy run on it reports."""
+        profile = self.plan.hardware
+        if profile is None:
+            return Predicted(PredictedRuns())
+        self.progress("prediction", 0, 1)
+        found = predict_runs(self.request, self.plan.policy, mode=self.plan.mode, hardware=profile, ran=ran)
+        self.progress("prediction", 1, 1)
+        return found
+
+    def result(
+        self, baseline: Training | None, policy: Training, compared: _Compared, *, ran: Report | None = None
+    ) -> ApplyResult:
+        """Put together what the runs showed and what was predicted; ``ran`` is the report of a measured policy run."""
         difference = _first_difference(compared)
         report = policy.report
         assert report is not None, "a policy always runs through the offload back end"
+        predicted = self.predicted(ran)
+        runs = _run_result(baseline), _run_result(policy)
         identical = None if compared.policy is None else difference is None
         result = ApplyResult(
             model=self.request.spec,
@@ -174,8 +219,10 @@ class _Runner:
                 policy.losses,
                 compared.reference.losses if compared.reference is not None else (),
             ),
-            baseline=_run_result(baseline),
-            policy=_run_result(policy),
+            baseline=runs[0],
+            policy=runs[1],
+            reference=replace(_run_result(compared.reference), step_ms=None),
+            predicted=predicted.runs if ran is None else _beside(predicted.runs, *runs),
             planned_bytes=report.planned_bytes,
             moved_bytes=report.moved_bytes,
             host_bytes=report.host_bytes,
@@ -189,7 +236,8 @@ class _Runner:
             layer_runs=layer_runs(report.tensors),
             diagnostics=(),
         )
-        return replace(result, diagnostics=self._diagnostics(result, report, compared))
+        findings = (*self._diagnostics(result, report, compared), *predicted.diagnostics)
+        return replace(result, diagnostics=tuple(dict.fromkeys(findings)))
 
     def _diagnostics(
         self, result: ApplyResult, report: Report, compared: _Compared
@@ -203,6 +251,12 @@ def _run_result(training: Training | None) -> RunResult:
     if training is None:
         return RunResult(fits=False, peak_device_bytes=None, step_ms=None)
     return RunResult(True, training.peak_device_bytes, training.step_ms)
+
+
+def _beside(predicted: PredictedRuns, baseline: RunResult, policy: RunResult) -> PredictedRuns:
+    return replace(
+        predicted, baseline=predicted.baseline.beside(baseline), policy=predicted.policy.beside(policy)
+    )
 
 
 def _first_difference(compared: _Compared) -> Difference | None:

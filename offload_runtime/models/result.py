@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from offload_runtime.errors import Diagnostic
@@ -25,6 +25,41 @@ class RunResult:
     fits: bool
     peak_device_bytes: int | None
     step_ms: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted of one way to train; None where nothing is.
+
+    The peak counts the optimizer's state and its step, ``step_ms`` the optimizer's step. A relative error is
+    predicted / measured - 1, None where nothing was measured: a simulated peak is no measurement.
+    """
+
+    peak_device_bytes: int | None = None
+    step_ms: float | None = None
+    peak_relative_error: float | None = None
+    step_relative_error: float | None = None
+
+    def beside(self, measured: RunResult) -> Prediction:
+        """Return the prediction with its errors against what was measured."""
+        return replace(
+            self,
+            peak_relative_error=_relative_error(self.peak_device_bytes, measured.peak_device_bytes),
+            step_relative_error=_relative_error(self.step_ms, measured.step_ms),
+        )
+
+
+def _relative_error(predicted: float | None, measured: float | None) -> float | None:
+    return None if predicted is None or not measured else predicted / measured - 1
+
+
+@dataclass(frozen=True)
+class PredictedRuns:
+    """What is predicted without the policy and with it; ``hardware`` None: it is unknown, and so is all else."""
+
+    hardware: str | None = None
+    baseline: Prediction = Prediction()
+    policy: Prediction = Prediction()
 
 
 @dataclass(frozen=True)
@@ -63,6 +98,9 @@ class ApplyResult:
     not be run, and a diagnostic says why. ``bitwise_layers`` is the number of layers compared, where the
     model has layers to count. ``deterministic`` tells whether deterministic kernels were on for the
     comparison. Bytes are those of one step.
+
+    ``reference`` is never timed, and its peak is that of ``bitwise_layers`` layers: on an accelerator it runs
+    only to be compared, with the kernels of the comparison, and under Inductor its saves are copies.
     """
 
     model: str
@@ -84,6 +122,8 @@ class ApplyResult:
     losses: Losses
     baseline: RunResult
     policy: RunResult
+    reference: RunResult
+    predicted: PredictedRuns
     planned_bytes: int
     moved_bytes: int
     host_bytes: int

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.numbers import (
     FinalNumbers,
@@ -54,7 +55,7 @@ class TrainingPlan:
     policy: CompiledPolicy
     mode: str
     steps: int
-    hardware: Any = None
+    hardware: HardwareProfile | None = None
     numbers: bool = False
     deterministic: bool = False
     profile: bool = False

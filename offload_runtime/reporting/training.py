@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offload_runtime.models.layer_runs import LayerRun
-from offload_runtime.models.result import ApplyResult, RunResult
+from offload_runtime.models.result import ApplyResult, PredictedRuns, RunResult
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
@@ -68,17 +68,47 @@ def _run_table(result: ApplyResult) -> str:
         Column("policy", "right"),
         Column("change", "right"),
     ]
-    baseline, policy = result.baseline, result.policy
-    rows = [
-        [
-            "peak device memory",
-            _peak(baseline),
-            _peak(policy),
-            _change(baseline.peak_device_bytes if baseline.fits else None, policy.peak_device_bytes),
-        ],
-        ["step time", _time(baseline), _time(policy), _change(baseline.step_ms, policy.step_ms)],
+    baseline, policy, predicted = result.baseline, result.policy, result.predicted
+    peaks = [
+        _peak(baseline),
+        _peak(policy),
+        _change(baseline.peak_device_bytes if baseline.fits else None, policy.peak_device_bytes),
     ]
-    return render_table(columns, rows)
+    times = [_time(baseline), _time(policy), _change(baseline.step_ms, policy.step_ms)]
+    rows = [["peak device memory", *peaks], *_predicted_peaks(predicted)]
+    rows += [["step time", *times], *_predicted_times(predicted)]
+    table = render_table(columns, rows)
+    if predicted.hardware is None:
+        return table
+    return f"{table}\n  predicted for {predicted.hardware}; the optimizer's state and step are counted"
+
+
+def _predicted_peaks(predicted: PredictedRuns) -> list[list[str]]:
+    without, with_policy = predicted.baseline, predicted.policy
+    peaks = (without.peak_device_bytes, with_policy.peak_device_bytes)
+    shown = ["" if peak is None else format_size_short(peak) for peak in peaks]
+    errors = (without.peak_relative_error, with_policy.peak_relative_error)
+    return _predicted_rows(predicted, [*shown, _change(*peaks)], errors)
+
+
+def _predicted_times(predicted: PredictedRuns) -> list[list[str]]:
+    without, with_policy = predicted.baseline, predicted.policy
+    times = (without.step_ms, with_policy.step_ms)
+    shown = ["" if step_ms is None else f"{step_ms:.1f} ms" for step_ms in times]
+    errors = (without.step_relative_error, with_policy.step_relative_error)
+    return _predicted_rows(predicted, [*shown, _change(*times)], errors)
+
+
+def _predicted_rows(
+    predicted: PredictedRuns, shown: Sequence[str], errors: Sequence[float | None]
+) -> list[list[str]]:
+    """Return the row of predictions, and below it that of their errors, where anything was measured."""
+    if predicted.hardware is None:
+        return []
+    rows = [["  predicted", *shown]]
+    if any(error is not None for error in errors):
+        rows.append(["  error", *("" if error is None else f"{100 * error:+.1f} %" for error in errors), ""])
+    return rows
 
 
 def _transfer_lines(result: ApplyResult) -> str:

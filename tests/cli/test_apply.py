@@ -11,6 +11,7 @@ from tests.cli.conftest import Finished, Offload
 from tests.cli.test_explain import MODEL, POLICY
 
 ROOT = Path(__file__).parents[2]
+PREDICTION_KEYS = {"peak_device_bytes", "step_ms", "peak_relative_error", "step_relative_error"}
 RUN_KEYS = {"fits", "peak_device_bytes", "step_ms"}
 MOVED = 2 * 32 * 64 * 4
 
@@ -34,7 +35,8 @@ def test_the_document_holds_what_was_compared_and_measured(offload: Offload, pol
     data = finished.document["data"]
     assert data["bitwise_identical"] is True
     assert data["bitwise_scope"] == "full"
-    assert set(data["baseline"]) == set(data["policy"]) == RUN_KEYS
+    assert set(data["baseline"]) == set(data["policy"]) == set(data["reference"]) == RUN_KEYS
+    assert data["reference"]["peak_device_bytes"] >= data["policy"]["peak_device_bytes"]
     assert data["baseline"]["fits"] is data["policy"]["fits"] is True
     assert data["planned_bytes"] == data["moved_bytes"] == MOVED
     assert data["host_bytes"] - data["host_waste_bytes"] >= MOVED
@@ -45,6 +47,44 @@ def test_the_document_holds_what_was_compared_and_measured(offload: Offload, pol
     assert data["losses"]["policy"] == data["losses"]["reference"]
     # Without an accelerator nothing was timed, and null says so.
     assert data["policy"]["step_ms"] is data["hidden_fraction"] is data["stall_ms"] is None
+    # The hardware is unknown, and so is what it would take.
+    unknown = dict.fromkeys(PREDICTION_KEYS)
+    assert data["predicted"] == {"hardware": None, "baseline": unknown, "policy": unknown}
+
+
+def test_a_hardware_profile_predicts_what_plan_predicts_and_the_optimizer_on_top(
+    offload: Offload, policy: Path
+) -> None:
+    hardware = ("--hardware", "h200-pcie5")
+    data = apply(offload, policy, *hardware, "--format", "json").document["data"]
+    planned = offload("plan", str(policy), *MODEL, *hardware, "--format", "json").document["data"]
+    assert data["predicted"]["hardware"] == "h200-pcie5"
+    for side in ("baseline", "policy"):
+        predicted = data["predicted"][side]
+        assert set(predicted) == PREDICTION_KEYS
+        assert predicted["peak_device_bytes"] == planned[side]["peak_device_bytes"]
+        assert predicted["step_ms"] > planned[side]["step_ms"]
+        # A simulated peak is no measurement.
+        assert predicted["peak_relative_error"] is predicted["step_relative_error"] is None
+    # What was simulated here stays what it is.
+    assert data["policy"]["step_ms"] is None
+
+
+def test_a_profile_that_does_not_exist_is_exit_code_3_with_the_closest_name(
+    offload: Offload, policy: Path
+) -> None:
+    finished = apply(offload, policy, "--hardware", "h200-pcie")
+    assert finished.exit_code == 3
+    assert "did you mean h200-pcie5?" in finished.stderr
+
+
+def test_planning_by_time_without_hardware_is_refused_before_anything_is_trained(
+    offload: Offload, policy: Path
+) -> None:
+    policy.write_text(POLICY.replace("keep_last: 1", "keep_last: 1, select: planned"))
+    finished = apply(offload, policy, "--format", "json")
+    assert finished.exit_code == 4
+    assert [finding["code"] for finding in finished.document["diagnostics"]] == ["RUN524"]
 
 
 def test_the_text_says_that_the_engine_was_simulated_and_ends_in_the_verdict(

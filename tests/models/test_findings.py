@@ -10,7 +10,7 @@ import pytest
 
 from offload_runtime.compiler import load_policy
 from offload_runtime.models.findings import findings
-from offload_runtime.models.result import ApplyResult, Difference, Losses, RunResult
+from offload_runtime.models.result import ApplyResult, Difference, Losses, PredictedRuns, RunResult
 
 MIB = 1 << 20
 NAN = math.nan
@@ -35,6 +35,8 @@ GOOD = ApplyResult(
     losses=Losses((3.0,), (3.0,), (3.0,)),
     baseline=RunResult(True, 100 * MIB, 10.0),
     policy=RunResult(True, 75 * MIB, 10.5),
+    reference=RunResult(True, 90 * MIB, None),
+    predicted=PredictedRuns(),
     planned_bytes=8 * MIB,
     moved_bytes=8 * MIB,
     host_bytes=8 * MIB,

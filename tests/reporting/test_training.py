@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from offload_runtime.models.result import ApplyResult, LayerRun, Losses, RunResult
+from offload_runtime.models.result import ApplyResult, LayerRun, Losses, PredictedRuns, Prediction, RunResult
 from offload_runtime.reporting.training import SIMULATED, render_training
 
 MIB = 1024**2
@@ -33,6 +33,8 @@ def simulated() -> ApplyResult:
         losses=Losses(falling, falling, falling),
         baseline=RunResult(True, 100 * MIB, None),
         policy=RunResult(True, 75 * MIB, None),
+        reference=RunResult(True, 90 * MIB, None),
+        predicted=PredictedRuns(),
         planned_bytes=4 * MIB,
         moved_bytes=4 * MIB,
         host_bytes=5 * MIB,
@@ -118,3 +120,40 @@ def test_a_diverged_loss_is_shown_as_it_is(simulated: ApplyResult) -> None:
     assert "1 | nan | nan | nan" in rows(
         render_training(dataclasses.replace(simulated, losses=Losses(nan, nan, nan)))
     )
+
+
+def test_without_known_hardware_nothing_is_predicted(simulated: ApplyResult) -> None:
+    assert "predicted" not in render_training(simulated)
+
+
+PREDICTED = PredictedRuns(
+    "h200-pcie5", Prediction(98 * MIB, 690.0, -0.02, -10 / 700), Prediction(76 * MIB, 710.0, 1 / 75, 3 / 707)
+)
+
+
+def test_predictions_stand_below_what_was_measured_with_their_errors(simulated: ApplyResult) -> None:
+    measured = dataclasses.replace(
+        simulated,
+        engine="cuda",
+        baseline=RunResult(True, 100 * MIB, 700.0),
+        policy=RunResult(True, 75 * MIB, 707.0),
+        predicted=PREDICTED,
+    )
+    text = rows(render_training(measured))
+    first = text.index("peak device memory | 100 MiB | 75 MiB | -25.0 %")
+    assert text[first + 1 : first + 7] == [
+        "predicted | 98 MiB | 76 MiB | -22.4 %",
+        "error | -2.0 % | +1.3 % | -",
+        "step time | 700.0 ms | 707.0 ms | +1.0 %",
+        "predicted | 690.0 ms | 710.0 ms | +2.9 %",
+        "error | -1.4 % | +0.4 % | -",
+        "predicted for h200-pcie5; the optimizer's state and step are counted",
+    ]
+
+
+def test_without_a_measurement_a_prediction_has_no_error(simulated: ApplyResult) -> None:
+    only = dataclasses.replace(PREDICTED, baseline=Prediction(), policy=Prediction(76 * MIB, 710.0))
+    text = rows(render_training(dataclasses.replace(simulated, predicted=only)))
+    assert "predicted | - | 76 MiB | -" in text
+    assert "predicted | - | 710.0 ms | -" in text
+    assert not [row for row in text if row.startswith("error")]

@@ -1,0 +1,86 @@
+"""What is predicted of the runs that a comparison makes, beside what it measures.
+
+    baseline    the captured model without a policy, simulated as `offload plan` does it
+    policy      the graph that ran, as its own compilation simulated it; where there is none, as `offload plan` does it
+
+The baseline of mode ``inductor`` never goes through the back end on an accelerator, so that only a capture shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offload_runtime.compiler import CompiledPolicy
+from offload_runtime.errors import Diagnostic, OffloadError
+from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.planning import Baseline, baseline_of, plan_policy
+from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.result import PredictedRuns, Prediction
+from offload_runtime.offload_plan import Forecast
+from offload_runtime.record import Report
+
+__all__ = ["Predicted", "optimizer_step_ms", "predict_runs"]
+
+# How often a step on CUDA passes over the bytes of all parameters, reads and writes counted: torch's foreach kernels,
+# which are the default there. SGD: p += g. AdamW (`_multi_tensor_adam`): p *= c 2, lerp(m, g) 3, v *= c 2,
+# addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4.
+_PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The predictions, and notes on what could not be predicted."""
+
+    runs: PredictedRuns
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def predict_runs(
+    request: ModelRequest, policy: CompiledPolicy, *, mode: str, hardware: HardwareProfile, ran: Report | None
+) -> Predicted:
+    """Predict peak and step time on ``hardware``; ``ran`` is the report of a policy run there, if there was one.
+
+    What cannot be predicted (a model that fake tensors cannot run) is None, and a note says why.
+    """
+    try:
+        baseline = baseline_of(request, policy, mode=mode, hardware=hardware)
+    except OffloadError as error:
+        return Predicted(PredictedRuns(hardware.name), (_not_predicted("", error),))
+    optimizer_ms = optimizer_step_ms(baseline.optimizer, baseline.resident.gradients, hardware)
+    without = Prediction(baseline.forecast.peak_device_bytes, baseline.forecast.step_ms + optimizer_ms)
+    own = _own_forecast(ran, baseline)
+    if own is not None:
+        peak = max(own.peak_bytes + baseline.resident.optimizer_state, baseline.optimizer_step_bytes)
+        return Predicted(
+            PredictedRuns(hardware.name, without, Prediction(peak, own.step_ms + optimizer_ms)),
+            baseline.traced.diagnostics,
+        )
+    try:
+        forecast = plan_policy(baseline, policy).policy
+    except OffloadError as error:
+        return Predicted(PredictedRuns(hardware.name, without), (_not_predicted(" with the policy", error),))
+    with_policy = Prediction(forecast.peak_device_bytes, forecast.step_ms + optimizer_ms)
+    return Predicted(PredictedRuns(hardware.name, without, with_policy), baseline.traced.diagnostics)
+
+
+def optimizer_step_ms(optimizer: str, trainable_bytes: int, hardware: HardwareProfile) -> float:
+    """Return how long the optimizer's step takes on the device: its traffic alone bounds it.
+
+    ``trainable_bytes`` are those of all parameters that it updates; its state has their type.
+    """
+    rate = hardware.hbm_bytes_per_ms
+    assert rate is not None, "kernels without a rate of memory are refused before"
+    return _PASSES_OF_STEP[optimizer] * trainable_bytes / rate
+
+
+def _own_forecast(ran: Report | None, baseline: Baseline) -> Forecast | None:
+    """Return the forecast of the graph that ran, if it is the whole step: one graph, and its loss inside of it."""
+    if ran is None or ran.num_graphs != 1 or baseline.traced.loss_graphs:
+        return None
+    return ran.graphs[0].forecast
+
+
+def _not_predicted(what: str, error: OffloadError) -> Diagnostic:
+    first = error.diagnostics[0]
+    message = f"the step{what} is not predicted: {first.message}"
+    return Diagnostic("MOD737", "note", message, hint=first.hint)
