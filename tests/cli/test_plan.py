@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import Offload
+
+POLICY = """\
+apiVersion: offload/v1
+kind: Policy
+name: wide
+schedule: {keep_last: 0, defer: 0}
+activations:
+  default: auto
+  rules:
+    - {name: wide, match: {op: matmul, bytes: {min: 1MiB}}, action: offload}
+"""
+MODEL = ("--model", "tests.models.planned_models:stack", "--optimizer", "none")
+HERE = ("--hardware", "h200-pcie5")
+# Keys of `data` that other programs read.
+KEYS = {
+    "num_candidates",
+    "num_offloaded",
+    "offloaded_bytes",
+    "baseline",
+    "policy",
+    "capacity_bytes",
+    "resident_bytes",
+    "peak_at",
+    "window_bytes",
+    "optimality_gap",
+}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    """Return the path of a policy that offloads the wide product of each of four blocks."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return str(path)
+
+
+def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
+    finished = offload("plan", policy, *MODEL, *HERE, "--format", "json")
+    assert finished.exit_code == 0
+    data = finished.document["data"]
+    assert set(data) >= KEYS
+    for side in ("baseline", "policy"):
+        assert set(data[side]) >= {"fits", "peak_device_bytes", "step_ms"}
+    assert (data["num_candidates"], data["num_offloaded"]) == (4, 4)
+    assert data["offloaded_bytes"] == 4 * 4 * 2**20
+    assert (
+        data["policy"]["peak_device_bytes"] < data["baseline"]["peak_device_bytes"] < data["capacity_bytes"]
+    )
+    assert set(data["resident_bytes"]) == {
+        "parameters",
+        "buffers",
+        "gradients",
+        "optimizer_state",
+        "batch",
+        "workspace",
+    }
+    assert data["peak_at"]["words"].startswith(data["peak_at"]["side"])
+    assert data["optimality_gap"] is None  # nothing was optimised
+    (following,) = finished.document["next"]
+    assert following.endswith("--model tests.models.planned_models:stack --optimizer none")
+
+
+def test_the_first_number_is_what_can_leave_for_free(offload: Offload, policy: str) -> None:
+    finished = offload("plan", policy, *MODEL, *HERE)
+    lines = finished.stdout.splitlines()
+    assert lines[0].startswith("can leave for free: ")
+    assert "55.3 GB/s x " in lines[0]
+    assert lines[-1].startswith("verdict: 4 tensors, 16 MiB, leave in each step; the peak falls from ")
+
+
+def test_a_target_that_is_met_is_exit_code_0_and_nothing_to_do(offload: Offload) -> None:
+    finished = offload("plan", "fit", *MODEL, *HERE, "--mode", "inductor")
+    assert finished.exit_code == 0
+    assert "verdict: Nothing to do: " in finished.stdout
+
+
+def test_a_target_below_the_floor_is_exit_code_4_with_the_floor(offload: Offload) -> None:
+    finished = offload("plan", "fit", *MODEL, *HERE, "--set", "limits.device_peak=1MiB", "--format", "json")
+    assert finished.exit_code == 4
+    (finding,) = finished.document["diagnostics"]
+    assert finding["code"] == "PLN412"
+    assert (finding["file"], finding["path"]) == ("--set", "limits.device_peak")
+    assert "the floor is" in finding["message"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a device here has a profile, perhaps")
+def test_without_a_device_the_choices_of_hardware_are_named(offload: Offload, policy: str) -> None:
+    finished = offload("plan", policy, *MODEL, "--format", "json")
+    assert finished.exit_code == 2
+    (finding,) = finished.document["diagnostics"]
+    assert finding["code"] == "PLN421"
+    assert "h200-pcie5" in finding["hint"]
+    assert "gh200" in finding["hint"]
+
+
+@pytest.mark.parametrize(
+    ("args", "exit_code", "code"),
+    [
+        (("--hardware", "h200"), 3, "HWP801"),
+        ((*HERE, "40GiB"), 2, "PLN422"),
+        ((*HERE, "--output", "f.json"), 2, "PLN422"),
+        ((*HERE, "--frontier", "40", "41"), 2, "PLN423"),
+        ((*HERE, "--plot", "plan.pdf"), 2, "CLI621"),
+        ((*HERE, "--plot", "no/such/folder/plan.png"), 2, "PLN424"),
+        ((*HERE, "--trace-out", "no/such/folder/trace.json"), 2, "PLN424"),
+        ((*HERE, "--set", "limits.budget=8"), 1, "POL104"),
+        ((*HERE, "--device", "cpu"), 2, "CLI602"),
+    ],
+)
+def test_what_is_put_wrongly_is_refused_before_anything_is_traced(
+    offload: Offload, policy: str, args: tuple[str, ...], exit_code: int, code: str
+) -> None:
+    finished = offload("plan", policy, *MODEL, *args, "--format", "json")
+    found = finished.document["diagnostics"]
+    assert finished.exit_code == exit_code
+    assert {finding["code"] for finding in found} == {code}
+    assert all(finding["hint"] for finding in found)
+
+
+def test_why_prints_the_arithmetic(offload: Offload, policy: str) -> None:
+    text = offload("plan", policy, *MODEL, *HERE, "--why").stdout
+    for title in ("memory tiers", "what training holds on one rank", "the window that hides copies"):
+        assert f"\n{title}\n" in text
+    data = offload("plan", policy, *MODEL, *HERE, "--why", "--format", "json").document["data"]
+    assert data["why"]["hardware"] == "h200-pcie5"
+
+
+def test_pictures_and_a_trace_are_written(offload: Offload, policy: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = ("--plot", str(tmp_path / "plan.svg"), "--trace-out", str(tmp_path / "trace.json"))
+    data = offload("plan", policy, *MODEL, *HERE, *files, "--format", "json").document["data"]
+    names = ["trace.json", *(f"plan-{name}.svg" for name in ("frontier", "memory", "timeline", "fates"))]
+    assert data["files"] == [str(tmp_path / name) for name in names]
+    assert all((tmp_path / name).stat().st_size > 1000 for name in names)
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    copies = [event for event in trace["traceEvents"] if event.get("cat") == "gpu_memcpy"]
+    assert sum(event["args"]["bytes"] for event in copies) == 2 * data["offloaded_bytes"]
+
+
+def test_a_frontier_has_a_row_for_each_target_and_a_file(
+    offload: Offload, policy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "frontier.json"
+    peak = offload("plan", policy, *MODEL, *HERE, "--format", "json").document["data"]["baseline"][
+        "peak_device_bytes"
+    ]
+    targets = [f"{peak}B", "1MiB"]
+    finished = offload(
+        "plan", policy, *targets, *MODEL, *HERE, "--frontier", "--output", str(path), "--format", "json"
+    )
+    assert finished.exit_code == 0
+    frontier = finished.document["data"]["frontier"]
+    assert frontier == json.loads(path.read_text())
+    points = frontier["planned"]["points"]
+    assert [point["target_bytes"] for point in points] == [peak, 2**20]
+    assert [point["feasible"] for point in points] == [True, False]
+    assert "the floor is" in points[1]["reason"]
+    assert frontier["largest_first"]["policy"] == "wide"
+
+
+def test_a_frontier_as_text_says_where_it_ends(offload: Offload) -> None:
+    text = offload("plan", "fit", "1MiB", "--frontier", *MODEL, *HERE).stdout
+    heading = text[text.index("frontier of ") :].splitlines()
+    assert heading[1].startswith("floor ")
+    assert any(line.split()[:2] == ["1", "MiB"] and "the floor is" in line for line in heading)
