@@ -40,6 +40,7 @@ from offload_runtime.runtime.setting import (
     needs_hardware,
     profile_of_device,
     read_hardware_option,
+    resolve_limits,
     setting_for,
 )
 
@@ -82,9 +83,17 @@ def compare_training(
     refuse_unsupported(compiled_policy.policy, mode)
     device = torch.device(request.device)
     profile = _profile(compiled_policy, hardware, device)
-    plan = TrainingPlan("policy", compiled_policy, mode, steps, profile)
+    plan = TrainingPlan("policy", _settled(compiled_policy, device, profile), mode, steps, profile)
     runner = _Runner(request, plan, progress or (lambda phase, done, total: None))
     return runner.on_accelerator() if device.type == "cuda" else runner.simulated()
+
+
+def _settled(
+    policy: CompiledPolicy, device: torch.device, profile: HardwareProfile | None
+) -> CompiledPolicy:
+    """Return the policy with ``device_peak: auto`` in bytes: all runs of a comparison have to plan for the same."""
+    limits = resolve_limits(policy.policy.limits, device, profile)
+    return replace(policy, policy=replace(policy.policy, limits=limits))
 
 
 def _profile(policy: CompiledPolicy, given: object, device: torch.device) -> HardwareProfile | None:

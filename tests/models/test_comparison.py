@@ -16,6 +16,7 @@ from torch import nn
 
 from offload_runtime.compiler import load_policy
 from offload_runtime.errors import PolicyError, RefusedError, RunError
+from offload_runtime.hardware import load_hardware
 from offload_runtime.models import comparison, training
 from offload_runtime.models.comparison import compare_training
 from offload_runtime.models.resolve import ModelRequest
@@ -309,9 +310,9 @@ def canned() -> dict[str, Training]:
     return {variant: run for variant, run in runs.items() if run is not None}
 
 
-def compared_on(device: SmallDevice, monkeypatch: pytest.MonkeyPatch) -> Any:
+def compared_on(device: SmallDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ApplyResult:
     monkeypatch.setattr(comparison, "train", device)
-    return compare_training(replace(TINY, layers=None, device="cuda"), policy(), steps=2)
+    return compare_training(replace(TINY, layers=None, device="cuda"), policy(), steps=2, **options)
 
 
 def test_a_baseline_that_does_not_fit_is_said_and_the_numbers_still_compared(
@@ -323,6 +324,24 @@ def test_a_baseline_that_does_not_fit_is_said_and_the_numbers_still_compared(
     assert result.losses.baseline == ()
     assert (result.bitwise_identical, result.bitwise_scope) == (True, "full")
     assert "trains where the baseline runs out of memory" in result.verdict
+
+
+def test_predictions_stand_beside_what_the_device_measured(
+    canned: dict[str, Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {name: replace(run, step_ms=2.0, peak_device_bytes=10**8) for name, run in canned.items()}
+    device = SmallDevice(measured, baseline=0)
+    predicted = compared_on(device, monkeypatch, hardware="h200-pcie5").predicted
+    assert predicted.hardware == "h200-pcie5"
+    # What does not fit is predicted all the same, and has nothing to be compared with.
+    assert predicted.baseline.peak_device_bytes is not None
+    assert predicted.baseline.step_ms is not None
+    assert predicted.baseline.peak_relative_error is predicted.baseline.step_relative_error is None
+    assert predicted.policy.peak_device_bytes is not None
+    assert predicted.policy.step_ms is not None
+    assert predicted.policy.peak_device_bytes < predicted.baseline.peak_device_bytes
+    assert predicted.policy.peak_relative_error == predicted.policy.peak_device_bytes / 10**8 - 1
+    assert predicted.policy.step_relative_error == predicted.policy.step_ms / 2.0 - 1
 
 
 @pytest.mark.parametrize("most", range(1, 8))
@@ -369,3 +388,28 @@ def test_a_small_model_on_the_device_is_bitwise_and_timed(mode: str) -> None:
         assert run.step_ms > 0
         assert run.peak_device_bytes is not None
     assert result.num_pins == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+def test_what_was_predicted_of_a_device_is_near_what_it_takes(mode: str) -> None:
+    """A step of several milliseconds: launches, which the host may not keep up with, hardly count."""
+    request = ModelRequest("builtin:llama3-8b", batch=1, seq=4096, layers=2, device="cuda", optimizer="sgd")
+    result = compare_training(request, "balanced", steps=8, mode=mode)
+    if result.predicted.hardware is None:
+        pytest.skip("no profile of this device is shipped")
+    for predicted in (result.predicted.baseline, result.predicted.policy):
+        assert predicted.peak_relative_error == pytest.approx(0, abs=0.05)
+        assert predicted.step_relative_error == pytest.approx(0, abs=0.15)
+
+
+def test_every_run_of_a_comparison_plans_for_the_same_automatic_limit() -> None:
+    policy = load_policy("fit")
+    profile = load_hardware("h200-pcie5")
+    result = compare_training(
+        ModelRequest("builtin:llama-tiny", layers=1, batch=1, seq=32), policy, steps=1, hardware=profile
+    )
+    assert result.policy_hash == policy.hash
+    assert result.bitwise_identical
+    assert result.planned_bytes == 0, "a tiny model fits, so nothing leaves"
