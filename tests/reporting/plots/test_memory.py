@@ -67,6 +67,15 @@ def test_the_start_of_backward_is_drawn_once_unless_the_two_are_apart(
     assert "forward ◂ " in texts(figure)
 
 
+def test_a_step_with_other_kernels_before_the_plan_is_drawn_by_its_own_trace() -> None:
+    trace, longer = step(2), step(3)
+    figure = draw_memory(trace, simulation(longer), simulation(trace), before_trace=longer)
+    assert "peak before the plan: 11.0 GiB at 9.50 ms in log_softmax (outside the layers)" in texts(figure)
+    assert of_gid(figure.axes[0], "backward begins") == [10.0, 7.0]
+    with pytest.raises(ValueError, match="14 kernels, but 20 simulated"):
+        draw_memory(trace, simulation(longer), simulation(trace))
+
+
 def test_a_limit_in_sight_is_a_line_and_one_far_above_is_told() -> None:
     trace = step(2)
     limits = [MemoryLimit("target", 9 * GIB), MemoryLimit("device memory", 80 * GIB)]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from offload_runtime.models.frontier_result import FrontierFloor
+from offload_runtime.models.plan_result import HostForecast, PeakSite, WindowForecast
+from offload_runtime.reporting.plan import render_frontier, render_plan, render_window
+from tests.reporting.plan_results import BASELINE_SITE, forecast, frontier_result, plan_result
+from tests.reporting.plots.drawn import GIB
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of every line; cells stand two spaces or more apart."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
+
+
+def test_the_first_line_is_what_can_leave_for_free_with_its_arithmetic() -> None:
+    assert render_plan(plan_result()).splitlines()[0] == (
+        "can leave for free: 1.5 GiB = 55.3 GB/s x 29.1 ms from the first saved byte to the peak"
+    )
+
+
+def test_a_window_of_nothing_is_explained() -> None:
+    text = render_window(plan_result(window=WindowForecast(0, 0.0, 55.3e6)))
+    assert text.startswith("can leave for free: 0 B: nothing is saved before the peak")
+
+
+def test_the_policy_stands_beside_the_baseline() -> None:
+    table = rows(render_plan(plan_result()))
+    assert ["peak device memory", "12 GiB", "9 GiB", "-25.0 %"] in table
+    assert ["step time", "20.0 ms", "20.5 ms", "+2.5 %"] in table
+    assert ["fits 80 GiB", "yes", "yes", "-"] in table
+    assert ["within device_peak 10 GiB", "no", "yes", "-"] in table
+
+
+def test_where_the_peaks_sit_and_what_is_alive_there_is_said_in_words() -> None:
+    text = render_plan(plan_result())
+    assert (
+        "the baseline's peak sits in backward, outside the layers, aten._log_softmax_backward_data.default in loss\n"
+        "the policy's peak sits in forward, layer 2, aten.mm.default in layers.2.mlp\n"
+    ) in text
+    assert ["saved aten.mm.default", "2 x, 2 GiB", "2 x, 2 GiB"] in rows(text)
+    same = render_plan(plan_result(policy=forecast(9, 20.5, BASELINE_SITE)))
+    assert "both peaks sit in backward, outside the layers" in same
+
+
+def test_what_stays_is_listed_by_kind() -> None:
+    text = render_plan(plan_result())
+    assert (
+        "stays throughout: parameters 2 GiB, optimizer state 4 GiB, batch 1 MiB, workspace 64 MiB; "
+        "gradients take 2 GiB by the end of backward"
+    ) in text
+
+
+def test_fates_come_by_run_of_layers_without_what_is_no_activation() -> None:
+    table = rows(render_plan(plan_result()))
+    assert ["0", "offload", "1", "1 GiB", "1 GiB", "heavy"] in table
+    assert ["1", "save", "1", "1 GiB", "-", "heavy"] in table
+    assert not [row for row in table if "skip" in row]
+
+
+def test_copies_host_memory_and_optimality_are_said() -> None:
+    table = rows(render_plan(plan_result()))
+    assert ["offloaded", "1 of 2 candidates, 1 GiB each way"] in table
+    assert [
+        "host memory",
+        "1 GiB pinned by each of 8 ranks, 4 KiB of it rounding; 200 GiB may be pinned",
+    ] in table
+    assert ["transfer hidden", "95.0 %"] in table
+    assert ["optimality", "0.49 % above its bound of 20.4 ms"] in table
+    assert ["a", "0.50"] in table
+
+
+def test_without_copies_their_lines_are_empty() -> None:
+    nothing = plan_result(
+        host=HostForecast(0, 0, None, 1, None),
+        hidden_fraction=None,
+        stalls=(),
+        bound_ms=None,
+        optimality_gap=None,
+    )
+    table = rows(render_plan(nothing))
+    for name in ("host memory", "transfer hidden", "optimality"):
+        assert [name, "-"] in table
+    assert "waits for" not in render_plan(nothing)
+
+
+def test_stalls_beyond_the_longest_are_counted() -> None:
+    text = render_plan(plan_result(stalls=tuple((f"t{i}", 9.0 - i) for i in range(8))))
+    assert ["t4", "5.00"] in rows(text)
+    assert "t5" not in text
+    assert "  ... and 3 more" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        (
+            {},
+            "1 tensor, 1 GiB, leave in each step; the peak falls from 12 GiB to 9 GiB (25.0 %); "
+            "a step takes 1.025x the baseline's time.",
+        ),
+        (
+            {"num_offloaded": 0, "policy": forecast(12, 20.0), "target_bytes": 20 * GIB},
+            "Nothing to do: the peak of 12 GiB is under the target of 20 GiB already.",
+        ),
+        (
+            {"num_offloaded": 0, "policy": forecast(12, 20.0), "target_bytes": None},
+            "Nothing leaves the device; the peak stays at 12 GiB.",
+        ),
+        (
+            {"num_offloaded": 0, "target_bytes": None},
+            "Nothing is offloaded, what changes is what is recomputed; the peak falls from 12 GiB to 9 GiB (25.0 %); "
+            "a step takes 1.025x the baseline's time.",
+        ),
+        (
+            {"policy": forecast(12, 20.0, BASELINE_SITE)},
+            "1 tensor, 1 GiB, leave in each step; the peak stays at 12 GiB: it sits in backward, outside the layers, "
+            "aten._log_softmax_backward_data.default in loss; a step takes 1.000x the baseline's time.",
+        ),
+        (
+            {"baseline": forecast(90, 20.0, fits=False)},
+            "1 tensor, 1 GiB, leave in each step; the peak falls from 90 GiB to 9 GiB (90.0 %); a step takes 1.025x "
+            "the baseline's time; it fits the 80 GiB of h200-pcie5, and the baseline does not.",
+        ),
+        (
+            {"policy": forecast(90, 20.5, PeakSite("optimizer"), fits=False)},
+            "1 tensor, 1 GiB, leave in each step; the peak rises from 12 GiB to 90 GiB (650.0 %); a step takes 1.025x "
+            "the baseline's time; it does not fit the 80 GiB of h200-pcie5.",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(changes: dict[str, object], verdict: str) -> None:
+    assert render_plan(plan_result(**changes)).splitlines()[-1] == f"verdict: {verdict}"
+
+
+def test_a_frontier_has_a_table_for_each_way_to_choose() -> None:
+    text = render_frontier(frontier_result())
+    lines = text.splitlines()
+    assert lines[0] == "frontier of builtin:llama3-8b, mode inductor, on h200-pcie5: baseline 12 GiB, 20.0 ms"
+    assert lines[1] == "floor 8 GiB: what stays throughout 6 GiB"
+    table = rows(text)
+    assert ["10 GiB", "9.5 GiB", "20.4 ms", "1.0200", "1 GiB", "0.5 ms", "1.23 %", "-"] in table
+    assert ["5 GiB", "-", "-", "-", "-", "-", "-", "no plan keeps to it"] in table
+    assert ["2 GiB", "10.5 GiB", "22.0 ms", "1.1000", "2 GiB", "0.0 ms", "-"] in table
+
+
+def test_a_floor_of_the_optimizers_step_says_so() -> None:
+    text = render_frontier(frontier_result(floor=FrontierFloor(8 * GIB, ())))
+    assert text.splitlines()[1] == "floor 8 GiB: the optimizer's step"
