@@ -86,13 +86,6 @@ CODES = (
         "Let the module return its loss.",
     ),
     CodeEntry(
-        "PLN418",
-        "note",
-        "a target of the frontier cannot be reached",
-        "No plan keeps to this target, or the graphs that carry one out take more; the finding says why.",
-        "Nothing is to be done: the frontier ends above it.",
-    ),
-    CodeEntry(
         "PLN421",
         "error",
         "planning needs a hardware profile",

@@ -17,7 +17,7 @@ import torch
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
-from offload_runtime.judgement import judge_layers, judge_matches
+from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.plan_limits import (
     host_forecast,
@@ -192,6 +192,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     findings += (
         *judge_target(policy, limits, forecast),
         *judge_offloads(planned, forecast),
+        *judge_moved(policy.policy, sum(pair.plan.planned_bytes for pair in planned.pairs)),
         *(found for pair in planned.pairs for found in pair.diagnostics),
     )
     return _result(baseline, policy, limits, planned, forecast, (*traced.diagnostics, *findings))

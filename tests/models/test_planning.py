@@ -390,3 +390,17 @@ def test_what_capture_and_plan_cannot_do_is_said() -> None:
         off.capture(module, args, mode="eager")
     with pytest.raises(ValueError, match="2 graphs"):
         off.plan(baseline("broken").traced, policy(), "h200-pcie5")
+
+
+def test_an_expectation_that_will_be_missed_is_found() -> None:
+    expecting = load_policy(
+        {
+            "apiVersion": "offload/v1",
+            "kind": "Policy",
+            "name": "expecting",
+            "activations": {"default": "auto"},
+            "expect": {"moved": {"min": "1MiB"}},
+        }
+    )
+    result = plan_policy(baseline(), expecting)
+    assert (codes(result), result.exit_code) == (["MOD753"], 1)
