@@ -25,7 +25,7 @@ def render_plan(result: PlanResult) -> str:
         _resident_line(result.resident_bytes),
         _layer_run_table(result.layer_runs),
         _copy_lines(result),
-        _stall_table(result.stalls),
+        _stall_table(result),
         f"verdict: {result.verdict}",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -199,12 +199,19 @@ def _host(host: HostForecast) -> str:
     return f"{format_size_short(host.pinned_bytes)} pinned{ranks}{rounding}{limit}"
 
 
-def _stall_table(stalls: Sequence[tuple[str, float]]) -> str:
-    rows = [[name, f"{stall_ms:.2f}"] for name, stall_ms in stalls[:NUM_STALL_ROWS]]
+def _stall_table(result: PlanResult) -> str:
+    """List the tensors whose copies are waited for longest, each with what made it."""
+    made_by = {verdict.activation.name: verdict.activation for verdict in result.verdicts}
+    rows = []
+    for name, stall_ms in result.stalls[:NUM_STALL_ROWS]:
+        activation = made_by.get(name)
+        origin = ["", ""] if activation is None else [activation.op, activation.module]
+        rows.append([name, *origin, f"{stall_ms:.2f}"])
     if not rows:
         return ""
-    table = render_table([Column("waits for"), Column("ms", "right")], rows)
-    left_out = len(stalls) - len(rows)
+    columns = [Column("waits for"), Column("op"), Column("module"), Column("ms", "right")]
+    table = render_table(columns, rows)
+    left_out = len(result.stalls) - len(rows)
     return f"{table}\n  ... and {left_out} more" if left_out else table
 
 
