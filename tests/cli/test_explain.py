@@ -109,3 +109,33 @@ def test_a_policy_that_does_not_exist_is_exit_code_3_with_the_closest_name(offlo
     finished = offload("explain", "balancd", *MODEL)
     assert finished.exit_code == 3
     assert "did you mean balanced?" in finished.stderr
+
+
+def test_hardware_lets_a_policy_plan_by_time(offload: Offload, policy: str) -> None:
+    path = Path(policy)
+    path.write_text(POLICY.replace("keep_last: 1", "keep_last: 0, select: planned"))
+    refused = offload("explain", policy, *MODEL, "--format", "json")
+    assert refused.exit_code == 4
+    assert [finding["code"] for finding in refused.document["diagnostics"]] == ["RUN524"]
+    finished = offload("explain", policy, *MODEL, "--hardware", "h200-pcie5", "--format", "json")
+    assert finished.exit_code == 0
+    assert {tensor["reason"] for tensor in finished.document["data"]["tensors"] if tensor["rule"]}
+    (following,) = finished.document["next"]
+    assert following.endswith("--model tests.cli.small_models:stack --hardware h200-pcie5")
+
+
+def test_a_profile_that_does_not_exist_is_exit_code_3_with_the_closest_name(
+    offload: Offload, policy: str
+) -> None:
+    finished = offload("explain", policy, *MODEL, "--hardware", "h200-pcie")
+    assert finished.exit_code == 3
+    assert "did you mean h200-pcie5?" in finished.stderr
+
+
+def test_a_model_of_full_size_is_explained_without_being_run(offload: Offload) -> None:
+    finished = offload(
+        "explain", "balanced", "--model", "builtin:llama3-70b", "--layers", "2", "--format", "json"
+    )
+    assert finished.exit_code == 0
+    assert "MOD736" not in {finding["code"] for finding in finished.document["diagnostics"]}
+    assert finished.document["data"]["planned_bytes"] > 2**30

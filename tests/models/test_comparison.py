@@ -339,7 +339,6 @@ def test_predictions_stand_beside_what_the_device_measured(
     assert predicted.baseline.peak_relative_error is predicted.baseline.step_relative_error is None
     assert predicted.policy.peak_device_bytes is not None
     assert predicted.policy.step_ms is not None
-    assert predicted.policy.peak_device_bytes < predicted.baseline.peak_device_bytes
     assert predicted.policy.peak_relative_error == predicted.policy.peak_device_bytes / 10**8 - 1
     assert predicted.policy.step_relative_error == predicted.policy.step_ms / 2.0 - 1
 

@@ -84,8 +84,8 @@ def test_verdicts_are_those_of_a_real_step(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_model_that_no_machine_holds_is_explained(mode: str, never_runs: None) -> None:
-    """The parameters of two layers of llama3-70b and its vocabulary alone are 7 GiB, and no step of them runs here."""
+def test_a_model_of_full_size_is_explained_without_being_run(mode: str, never_runs: None) -> None:
+    """Two layers of llama3-70b and its vocabulary alone are 7 GiB of parameters."""
     report = explain_policy(ModelRequest("builtin:llama3-70b", layers=2), policy_of(), mode=mode)
     assert {verdict.activation.layer for verdict in report.tensors} == {None, 0, 1}
     assert report.planned_bytes > 2**30
