@@ -15,7 +15,12 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, PolicyError, RunError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.judgement import judge_layers, judge_matches
-from offload_runtime.models.fake_capture import CapturedModel, NotTraceable, capture_request
+from offload_runtime.models.fake_capture import (
+    CapturedModel,
+    NotTraceable,
+    as_traced,
+    capture_request,
+)
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.training import TrainingPlan, train
 from offload_runtime.passes.pipeline import RewrittenPair, rewrite_joint
@@ -93,7 +98,7 @@ def _rewritten(
 ) -> tuple[RewrittenPair, ...]:
     """Rewrite every graph as the back end does; transfers get numbers that mean nothing to the runtime."""
     numbers = itertools.count()
-    with captured.as_traced():
+    with as_traced(captured.graphs):
         return tuple(
             rewrite_joint(
                 graph.module,

@@ -5,6 +5,7 @@ The only module of ``models`` that names ``torch._subclasses``; present in torch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.runtime.capture import CapturedGraph, capture_joint_graphs
 
-__all__ = ["CapturedModel", "NotTraceable", "capture_request", "fake_model"]
+__all__ = ["CapturedModel", "NotTraceable", "as_traced", "capture_request", "fake_model"]
 
 _MAX_DETAIL_CHARACTERS = 200
 
@@ -31,11 +32,6 @@ class CapturedModel:
 
     model: ModelUnderTest
     graphs: tuple[CapturedGraph, ...]
-
-    def as_traced(self) -> AbstractContextManager[object]:
-        """Return the context to split the graphs in: torch's partitioner makes sample random states as they were."""
-        values = (node.meta.get("val") for graph in self.graphs for node in graph.module.graph.nodes)
-        return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), nullcontext())
 
 
 def capture_request(request: ModelRequest, *, mode: str, accelerator: bool) -> CapturedModel:
@@ -58,6 +54,16 @@ def capture_request(request: ModelRequest, *, mode: str, accelerator: bool) -> C
     if not graphs:
         raise NotTraceable("all of it runs outside torch.compile")
     return CapturedModel(model, graphs)
+
+
+def as_traced(graphs: Sequence[CapturedGraph]) -> AbstractContextManager[object]:
+    """Return the context to split captured graphs in.
+
+    Torch's partitioner makes a sample of the random state for each random operator that is recomputed, and asks for
+    the fake mode that the graph was traced in.
+    """
+    values = (node.meta.get("val") for graph in graphs for node in graph.module.graph.nodes)
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), nullcontext())
 
 
 def fake_model(request: ModelRequest) -> ModelUnderTest:

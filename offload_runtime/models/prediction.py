@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.hardware import HardwareProfile
-from offload_runtime.models.planning import Baseline, baseline_of, plan_policy
+from offload_runtime.models.fake_capture import as_traced
+from offload_runtime.models.planning import Baseline, plan_policy, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import PredictedRuns, Prediction
+from offload_runtime.models.traced_model import trace_request
 from offload_runtime.offload_plan import Forecast
 from offload_runtime.record import Report
 
@@ -43,7 +45,9 @@ def predict_runs(
     What cannot be predicted (a model that fake tensors cannot run) is None, and a note says why.
     """
     try:
-        baseline = baseline_of(request, policy, mode=mode, hardware=hardware)
+        traced = trace_request(request, mode=mode)
+        with as_traced(traced.graphs):
+            baseline = predict_baseline(traced, hardware)
     except OffloadError as error:
         return Predicted(PredictedRuns(hardware.name), (_not_predicted("", error),))
     optimizer_ms = optimizer_step_ms(baseline.optimizer, baseline.resident.gradients, hardware)
@@ -53,14 +57,15 @@ def predict_runs(
         peak = max(own.peak_bytes + baseline.resident.optimizer_state, baseline.optimizer_step_bytes)
         return Predicted(
             PredictedRuns(hardware.name, without, Prediction(peak, own.step_ms + optimizer_ms)),
-            baseline.traced.diagnostics,
+            traced.diagnostics,
         )
     try:
-        forecast = plan_policy(baseline, policy).policy
+        with as_traced(traced.graphs):
+            forecast = plan_policy(baseline, policy).policy
     except OffloadError as error:
         return Predicted(PredictedRuns(hardware.name, without), (_not_predicted(" with the policy", error),))
     with_policy = Prediction(forecast.peak_device_bytes, forecast.step_ms + optimizer_ms)
-    return Predicted(PredictedRuns(hardware.name, without, with_policy), baseline.traced.diagnostics)
+    return Predicted(PredictedRuns(hardware.name, without, with_policy), traced.diagnostics)
 
 
 def optimizer_step_ms(optimizer: str, trainable_bytes: int, hardware: HardwareProfile) -> float:

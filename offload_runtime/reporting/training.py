@@ -80,7 +80,7 @@ def _run_table(result: ApplyResult) -> str:
     table = render_table(columns, rows)
     if predicted.hardware is None:
         return table
-    return f"{table}\n  predicted for {predicted.hardware}; the optimizer's state and step are counted"
+    return f"{table}\n  predicted for {predicted.hardware}, with the optimizer's state and step, and the workspace of libraries"
 
 
 def _predicted_peaks(predicted: PredictedRuns) -> list[list[str]]:

@@ -60,7 +60,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mo
     return write
 
 
-def policy() -> CompiledPolicy:
+def policy(default: str = "save") -> CompiledPolicy:
     rule = {"name": "products", "match": {"op": "matmul"}, "action": "offload"}
     return load_policy(
         {
@@ -68,7 +68,7 @@ def policy() -> CompiledPolicy:
             "kind": "Policy",
             "name": "all",
             "schedule": {"keep_last": 0},
-            "activations": {"default": "save", "rules": [rule]},
+            "activations": {"default": default, "rules": [rule]},
         }
     )
 
@@ -136,6 +136,14 @@ def test_what_cannot_be_predicted_is_none_and_a_note_says_why(written: Callable[
     (note,) = predicted.diagnostics
     assert (note.code, note.severity) == ("MOD737", "note")
     assert "DataDependent" in note.message
+
+
+def test_dropout_is_predicted_too(written: Callable[..., ModelRequest]) -> None:
+    request = written(statement="x = nn.functional.dropout(x, 0.5)")
+    recomputed = policy("recompute")
+    predicted = predict_runs(request, recomputed, mode="graph", hardware=H200, ran=None)
+    assert predicted.diagnostics == ()
+    assert predicted.runs.policy.step_ms is not None
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

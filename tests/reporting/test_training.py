@@ -147,7 +147,7 @@ def test_predictions_stand_below_what_was_measured_with_their_errors(simulated: 
         "step time | 700.0 ms | 707.0 ms | +1.0 %",
         "predicted | 690.0 ms | 710.0 ms | +2.9 %",
         "error | -1.4 % | +0.4 % | -",
-        "predicted for h200-pcie5; the optimizer's state and step are counted",
+        "predicted for h200-pcie5, with the optimizer's state and step, and the workspace of libraries",
     ]
 
 
