@@ -2,9 +2,9 @@
 
 Ranks that run the same graph have to offload the same tensors at the same places: one rank that waits longer than
 the others holds all of them up at the next collective. Memory that is free, or what a cgroup allows, differs from
-rank to rank, so limits are reduced to the least before anything is planned.
+rank to rank, so limits are reduced to the least, and what is allocated to the largest, before anything is planned.
 
-Both functions are collectives. Every rank of the group has to call them equally often and in the same order,
+All functions are collectives. Every rank of the group has to call them equally often and in the same order,
 which holds where every rank compiles the same graphs in the same order. Neither can deadlock on what it is given:
 an argument that cannot be used travels with the reduction and raises on every rank. What a rank does *before* the
 call is another matter: if one raises or dies there, the others wait in the collective until the process group
@@ -30,7 +30,7 @@ from offload_runtime.policy import Limits
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["agree_on_limits", "check_same_plan"]
+__all__ = ["agree_on_largest", "agree_on_limits", "check_same_plan"]
 
 T = TypeVar("T")
 UNLIMITED = torch.iinfo(torch.int64).max
@@ -73,6 +73,22 @@ def agree_on_limits(limits: Limits, group: ProcessGroup | None = None) -> Limits
         host=_size(host),
         step_overhead=None if step_overhead == float("inf") else step_overhead,
     )
+
+
+def agree_on_largest(num_bytes: int, group: ProcessGroup | None = None) -> int:
+    """Return the largest of ``num_bytes`` over the ranks of ``group`` (None: all ranks), as what is allocated already.
+
+    A collective, and the identity without ``torch.distributed`` or on one rank.
+    """
+    if not _several_ranks(group):
+        return num_bytes
+
+    def reduce() -> int:
+        largest = torch.tensor([num_bytes], dtype=torch.int64, device=_collective_device(group))
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        return int(largest.item())
+
+    return _outside_of_tracing(reduce)
 
 
 def check_same_plan(plan_hash: str, group: ProcessGroup | None = None) -> None:

@@ -32,11 +32,11 @@ from offload_runtime.passes.offload import TransferOps
 from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
-from offload_runtime.runtime.agreement import agree_on_limits, check_same_plan
+from offload_runtime.runtime.agreement import agree_on_largest, agree_on_limits, check_same_plan
 from offload_runtime.runtime.exit_report import report_at_exit
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
-from offload_runtime.runtime.setting import setting_for
+from offload_runtime.runtime.setting import limits_left, setting_for
 from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
 
 __all__ = ["offload_backend"]
@@ -160,9 +160,14 @@ class _PolicyPartitioner(CustomPartitionerFn):
             keys.append(self.session.register(source))
             return keys[-1]
 
-        device = _device_of(gm)
+        device, frame = _device_of(gm), _current_frame()
         setting = setting_for(options.policy.policy, options.hardware, device)
-        setting = replace(setting, limits=agree_on_limits(setting.limits))
+        limits = setting.limits
+        if options.variant != "baseline":
+            others, is_partial = self.session.planned_by_others(frame), self.session.partial
+            limits = limits_left(options.policy.policy, limits, others, is_partial=is_partial)
+        allocated_bytes = agree_on_largest(setting.allocated_bytes)
+        setting = replace(setting, limits=agree_on_limits(limits), allocated_bytes=allocated_bytes)
         pair = rewrite_joint(
             gm,
             JointInputs(
@@ -179,7 +184,7 @@ class _PolicyPartitioner(CustomPartitionerFn):
             setting=setting,
         )
         check_same_plan(pair.plan.hash)
-        self.graph = self.session.add_graph(pair, keys, device, _current_frame())
+        self.graph = self.session.add_graph(pair, keys, device, frame)
         starts = pair.partition.forward.graph.find_nodes(op="call_function", target=OPS.d2h_start)
         self.planned_bytes = planned_bytes_of(starts, self.integers)
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
@@ -197,9 +202,14 @@ class _PolicyPartitioner(CustomPartitionerFn):
         return tuple, (self.uuid(),)
 
     def uuid(self) -> Any:
-        """Identify this partitioner to Inductor's caches: no two policies ever share a compiled graph."""
+        """Identify this partitioner to Inductor's caches: no two policies or plans ever share a compiled graph.
+
+        What one policy plans depends on the hardware and on what is free there. Graphs are looked up once they are
+        planned; before that nothing is.
+        """
         options = self.session.options
-        return (offload_runtime.__version__, options.policy.hash, options.variant, options.mode)
+        plan = self.graph.report.plan.hash if self.graph is not None else None
+        return (offload_runtime.__version__, options.policy.hash, options.variant, options.mode, plan)
 
 
 def _set_donated(keep: Callable[[int], bool]) -> None:

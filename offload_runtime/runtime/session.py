@@ -57,6 +57,7 @@ class CompiledGraph:
     keys: tuple[int, ...]
     device: torch.device
     reservation: Reservation | None
+    frame: object = None
     last_step: int = -1
     forwards_in_step: int = 0
     planned_in_step: int = 0
@@ -100,6 +101,14 @@ class Session:
         name = f"{self.id}.{len(self.graphs)}/{source.node}"
         return register_transfer(name, source.num_bytes, poison_source=self.options.mode == "graph")
 
+    def planned_by_others(self, frame: object) -> dict[object, int]:
+        """Return the bytes that the graphs of other frames offload; recompilations of one never run together."""
+        spent: dict[object, int] = {}
+        for graph in self.graphs:
+            if graph.frame != frame:
+                spent[graph.frame] = max(spent.get(graph.frame, 0), graph.report.plan.planned_bytes)
+        return spent
+
     def add_graph(
         self, pair: RewrittenPair, keys: Sequence[int], device: torch.device, frame: object = None
     ) -> CompiledGraph:
@@ -127,6 +136,7 @@ class Session:
             keys=tuple(keys),
             device=device,
             reservation=reservation,
+            frame=frame,
         )
         weakref.finalize(graph, _forget_graph, device, graph.keys, reservation)
         if keys and self.options.profile:

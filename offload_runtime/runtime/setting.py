@@ -14,6 +14,7 @@ from offload_runtime.policy import Limits, Policy
 
 __all__ = [
     "AUTO_MARGIN",
+    "limits_left",
     "needs_hardware",
     "profile_of_device",
     "read_hardware_option",
@@ -97,6 +98,27 @@ def setting_for(policy: Policy, hardware: HardwareProfile | None, device: torch.
     workspace = profile.workspace_bytes if profile is not None else 0
     limits = resolve_limits(policy.limits, device, profile)
     return Setting(limits, profile, resident_bytes=workspace, allocated_bytes=allocated)
+
+
+def limits_left(
+    policy: Policy, limits: Limits, planned_by_others: Mapping[object, int], *, is_partial: bool
+) -> Limits:
+    """Return what other graphs of a model leave of ``limits``; ``planned_by_others`` are the bytes that each offloads.
+
+    ``is_partial``: the graph is one of several. Raises RefusedError for a limit on the device's memory then: what the
+    others keep there is not known.
+    """
+    if limits.device_peak is not None and (is_partial or planned_by_others):
+        path = "limits.device_peak"
+        message = (
+            f"{path} cannot hold over several graphs: each is planned by itself, and what the others keep on the "
+            "device is not known to it"
+        )
+        hint = "look for the graph breaks with TORCH_LOGS=graph_breaks, or bound what is offloaded by limits.budget"
+        raise RefusedError(Diagnostic.at(policy.span_of(path), "PLN414", message, path=path, hint=hint))
+    if limits.budget is None:
+        return limits
+    return replace(limits, budget=max(0, limits.budget - sum(planned_by_others.values())))
 
 
 def resolve_limits(limits: Limits, device: torch.device, profile: HardwareProfile | None) -> Limits:
