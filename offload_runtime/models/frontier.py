@@ -13,9 +13,9 @@ from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import RefusedError
 from offload_runtime.models.frontier_result import FrontierFloor, FrontierPlan, FrontierResult
 from offload_runtime.models.plan_limits import refuse_several_graphs
-from offload_runtime.models.plan_result import PlanResult
+from offload_runtime.models.plan_result import Holding, PlanResult
 from offload_runtime.models.planning import Baseline, Progress, plan_policy
-from offload_runtime.models.step_places import name_holders
+from offload_runtime.models.step_places import STAYS, name_holders
 from offload_runtime.planning.limits import Infeasible
 from offload_runtime.policy import Limits
 
@@ -70,6 +70,9 @@ def sweep_frontier(
     wanted = tuple(targets) or _even_targets(baseline, floor)
     notify = progress or (lambda phase, done, total: None)
     current = _current(baseline, policy)
+    planned = _sweep(
+        baseline, wanted, lambda target: _with_target(ours, target), lambda d, n: notify("planned", d, n)
+    )
     return FrontierResult(
         model=baseline.traced.model.name,
         mode=baseline.traced.mode,
@@ -77,9 +80,7 @@ def sweep_frontier(
         capacity_bytes=baseline.hardware.device_memory_bytes,
         baseline=baseline.forecast,
         planned_policy=ours.name,
-        planned=_sweep(
-            baseline, wanted, lambda target: _with_target(ours, target), lambda d, n: notify("planned", d, n)
-        ),
+        planned=planned,
         largest_first_policy=peer.name,
         largest_first=_sweep(
             baseline,
@@ -87,7 +88,7 @@ def sweep_frontier(
             lambda budget: _with_budget(peer, budget),
             lambda done, total: notify("largest_first", done, total),
         ),
-        floor=floor,
+        floor=_seen_floor(baseline, floor, planned),
         current=current,
         diagnostics=(),
     )
@@ -104,8 +105,24 @@ def find_floor(baseline: Baseline, policy: CompiledPolicy) -> FrontierFloor | No
         step_bytes = baseline.optimizer_step_bytes
         if step_bytes > cause.floor_bytes:
             return FrontierFloor(step_bytes, ())
-        return FrontierFloor(cause.floor_bytes, name_holders(baseline.planned.pairs[0], cause.holders))
+        holdings = name_holders(baseline.planned.pairs[0], cause.holders, total_bytes=cause.floor_bytes)
+        return FrontierFloor(cause.floor_bytes, holdings)
     return None
+
+
+def _seen_floor(
+    baseline: Baseline, floor: FrontierFloor | None, planned: Sequence[FrontierPlan]
+) -> FrontierFloor | None:
+    """Return the floor with all that is alive there, where a plan reaches it: the planner names the largest alone."""
+    for plan in planned:
+        if (
+            floor is not None
+            and plan.forecast is not None
+            and plan.forecast.peak_device_bytes <= floor.num_bytes
+        ):
+            stays = Holding(STAYS, 1, baseline.resident.throughout)
+            return FrontierFloor(floor.num_bytes, (stays, *plan.forecast.holdings))
+    return floor
 
 
 def _sweep(

@@ -13,10 +13,12 @@ from offload_runtime.passes.pipeline import PlannedPair
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.trace import TracedPair
 from offload_runtime.planning.limits import Holder
-from offload_runtime.step import Move, Simulation
+from offload_runtime.step import Move, Region, Simulation, StepTrace
 
-__all__ = ["holdings_at", "name_holders", "site_of", "traced_of"]
+__all__ = ["STAYS", "holdings_at", "name_holders", "site_of", "traced_of"]
 
+STAYS = "what stays throughout"
+GRADIENTS = "gradients"
 NUM_HOLDINGS = 5
 
 
@@ -49,11 +51,23 @@ def holdings_at(pair: PlannedPair, kernel: int) -> tuple[Holding, ...]:
     return _grouped(_alive(pair, kernel))
 
 
-def name_holders(pair: PlannedPair, holders: Sequence[Holder]) -> tuple[Holding, ...]:
-    """Return what the planner found alive, by operator, the largest first; nodes are those of ``pair``'s graphs."""
+def name_holders(pair: PlannedPair, holders: Sequence[Holder], *, total_bytes: int) -> tuple[Holding, ...]:
+    """Return the largest that the planner found alive, by kind, and what is left of ``total_bytes`` beside them.
+
+    Nodes are looked up in ``pair``'s graphs.
+    """
     names = _operators(pair)
-    known = {**names[False], **names[True], "resident": "what stays throughout"}
-    return _grouped((known.get(held.name, held.name), held.num_bytes) for held in holders)
+    traced, _ = traced_of(pair.selected)
+    known = {**names[False], **names[True], "resident": STAYS}
+    known |= {region.name: GRADIENTS for region in traced.trace.regions if _is_gradient(region, traced.trace)}
+    named = [(known.get(held.name, held.name), held.num_bytes) for held in holders]
+    rest = total_bytes - sum(num_bytes for _, num_bytes in named)
+    return (*_grouped(named), *((Holding("smaller ones", 1, rest),) if rest > 0 else ()))
+
+
+def _is_gradient(region: Region, trace: StepTrace) -> bool:
+    """Tell whether a storage is what backward leaves behind."""
+    return region.first >= trace.num_forward and region.last == len(trace.kernels) - 1
 
 
 def _grouped(alive: Iterable[tuple[str, int]]) -> tuple[Holding, ...]:
@@ -74,14 +88,13 @@ def _rest(small: Sequence[Holding]) -> Iterator[Holding]:
 
 def _alive(pair: PlannedPair, kernel: int) -> Iterator[tuple[str, int]]:
     traced, _ = traced_of(pair.selected)
-    trace, last = traced.trace, len(traced.trace.kernels) - 1
+    trace = traced.trace
     names = _operators(pair)
     moves = {move.item: move for move in traced.moves(pair.selected.transfers, pair.selected.candidates)}
     for region in trace.regions:
         if region.first <= kernel <= region.last:
-            stays = region.first >= trace.num_forward and region.last == last
             op = names[region.first >= trace.num_forward].get(region.name, region.name.partition(" of ")[0])
-            yield ("gradients" if stays else op), region.num_bytes
+            yield (GRADIENTS if _is_gradient(region, trace) else op), region.num_bytes
     for index, item in enumerate(trace.items):
         if item.created <= kernel <= item.last_backward_use and _on_device(moves.get(index), kernel):
             yield f"saved {names[False].get(item.name, 'tensors')}", item.num_bytes

@@ -177,7 +177,7 @@ def _layer_run_table(runs: Sequence[LayerRun]) -> str:
 def _copy_lines(result: PlanResult) -> str:
     hidden = "" if result.hidden_fraction is None else f"{100 * result.hidden_fraction:.1f} %"
     gap = "" if result.optimality_gap is None else f"{_percent(result.optimality_gap)} above its bound"
-    if gap and result.bound_ms is not None:
+    if gap and result.bound_ms is not None and result.bound_ms <= result.policy.step_ms:
         gap += f" of {result.bound_ms:.1f} ms"
     leaving = f"{result.num_offloaded} of {result.num_candidates} candidates"
     rows = [

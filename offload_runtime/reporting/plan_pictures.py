@@ -101,10 +101,15 @@ def _floor(floor: FrontierFloor | None) -> Floor | None:
     if floor is None:
         return None
     held = [
-        f"{holding.what.removeprefix('aten.').removesuffix('.default')} {format_size_short(holding.num_bytes)}"
+        f"{format_size_short(holding.num_bytes)} {_short(holding.what)}"
         for holding in floor.holdings[:NUM_NAMED]
     ]
     return Floor(floor.num_bytes, ", ".join(held) or "the optimizer's step")
+
+
+def _short(what: str) -> str:
+    """Leave out of an operator's name what says little: its namespace and the default overload."""
+    return what.replace("aten.", "").removesuffix(".default").strip("_")
 
 
 def _points(plans: tuple[FrontierPlan, ...]) -> tuple[FrontierPoint, ...]:

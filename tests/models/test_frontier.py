@@ -46,10 +46,8 @@ def test_no_plan_is_below_the_floor_and_what_holds_the_floor_adds_up() -> None:
     assert found.floor is not None
     for plan in (*found.planned, *found.largest_first):
         assert plan.forecast is None or plan.forecast.peak_device_bytes >= found.floor.num_bytes
-    assert found.floor.holdings[0].what == "what stays throughout" or found.floor.holdings[0].what.startswith(
-        "aten."
-    )
-    assert sum(held.num_bytes for held in found.floor.holdings) <= found.floor.num_bytes
+    assert "what stays throughout" in [held.what for held in found.floor.holdings]
+    assert sum(held.num_bytes for held in found.floor.holdings) == found.floor.num_bytes
 
 
 def test_a_target_below_the_floor_has_no_plan_and_a_reason() -> None:

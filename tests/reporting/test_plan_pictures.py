@@ -37,7 +37,7 @@ def test_a_frontier_shows_ours_first_and_where_it_ends() -> None:
     ]
     assert drawn.infeasible_bytes == (5 * GIB,)
     assert drawn.floor is not None
-    assert (drawn.floor.num_bytes, drawn.floor.cause) == (8 * GIB, "what stays throughout 6 GiB")
+    assert (drawn.floor.num_bytes, drawn.floor.cause) == (8 * GIB, "6 GiB what stays throughout")
     assert drawn.current is not None
     assert drawn.current.label == "wide"
 
