@@ -5,6 +5,7 @@ from __future__ import annotations
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.optimizer_step import optimizer_step_bytes, step_temporary_bytes
 from offload_runtime.models.plan_result import HostForecast, ResidentBytes, StepForecast
 from offload_runtime.models.planned_model import PlannedModel
 from offload_runtime.policy import Limits
@@ -16,22 +17,10 @@ __all__ = [
     "host_forecast",
     "judge_offloads",
     "judge_target",
-    "optimizer_step_bytes",
     "refuse_host_overflow",
     "refuse_optimizer_step",
     "refuse_several_graphs",
 ]
-
-# What torch.optim allocates for a step beside its state, in bytes of the parameters: AdamW's default on CUDA holds
-# the square roots of all second moments (`_multi_tensor_adam`: `torch._foreach_sqrt`).
-_STEP_TEMPORARIES = {"adamw": 1, "sgd": 0}
-
-
-def optimizer_step_bytes(resident: ResidentBytes, optimizer: str) -> int:
-    """Return the device bytes of the optimizer's step, when activations are gone; 0 for no optimizer."""
-    if optimizer not in _STEP_TEMPORARIES:
-        return 0
-    return resident.throughout + resident.gradients * (1 + _STEP_TEMPORARIES[optimizer])
 
 
 def refuse_several_graphs(policy: CompiledPolicy, limits: Limits, num_graphs: int) -> None:
@@ -60,7 +49,7 @@ def refuse_optimizer_step(
         "parameters": resident.parameters + resident.buffers,
         "gradients": resident.gradients,
         "optimizer state": resident.optimizer_state,
-        "temporaries of the step": resident.gradients * _STEP_TEMPORARIES[optimizer],
+        "temporaries of the step": step_temporary_bytes(resident, optimizer),
         "batch and workspace": resident.batch + resident.workspace,
     }
     held = ", ".join(f"{name} {format_size_short(size)}" for name, size in parts.items() if size)

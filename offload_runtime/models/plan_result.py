@@ -128,8 +128,9 @@ class PlanResult:
 
     ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. ``num_candidates`` are saved
     tensors that the policy lets leave and that can; ``num_recomputed`` counts those that the baseline saves, and so do
-    ``verdicts`` and ``layer_runs``. ``bound_ms`` is a step time that no plan can beat under the same
-    limits, ``optimality_gap`` how far this one is above it; None where nothing was decided by the planner.
+    ``verdicts`` and ``layer_runs``. ``optimizer_ms`` is what the optimizer's step takes on top of ``step_ms``.
+    ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is above
+    it; None where nothing was decided by the planner.
     """
 
     model: str
@@ -156,6 +157,7 @@ class PlanResult:
     hidden_fraction: float | None
     stall_ms: float
     stalls: tuple[tuple[str, float], ...]
+    optimizer_ms: float
     bound_ms: float | None
     optimality_gap: float | None
     layer_runs: tuple[LayerRun, ...]
@@ -211,6 +213,7 @@ class PlanResult:
             "hidden_fraction": self.hidden_fraction,
             "stall_ms": self.stall_ms,
             "stalls": [{"tensor": name, "stall_ms": stall_ms} for name, stall_ms in self.stalls],
+            "optimizer_ms": self.optimizer_ms,
             "bound_ms": self.bound_ms,
             "optimality_gap": self.optimality_gap,
             "layer_runs": [asdict(run) for run in self.layer_runs],

@@ -8,6 +8,7 @@ from functools import cached_property
 from offload_runtime.compiler import CompiledPolicy, Fate
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.fake_capture import as_traced
 from offload_runtime.models.plan_result import PeakSite, ResidentBytes, SimulatedStep, StepForecast
 from offload_runtime.models.step_chain import ChainLink, chain_steps, place_of_kernel
 from offload_runtime.models.step_places import holdings_at, site_of, traced_of
@@ -17,6 +18,7 @@ from offload_runtime.passes.pipeline import PlannedPair, plan_joint
 from offload_runtime.passes.selection import Setting
 from offload_runtime.planning import simulate
 from offload_runtime.policy import Limits
+from offload_runtime.runtime.setting import limits_left
 from offload_runtime.step import StepTrace
 
 __all__ = ["PlannedModel", "count_candidates", "plan_graphs", "plan_loss"]
@@ -103,37 +105,52 @@ def plan_graphs(
     resident: ResidentBytes,
     loss_pairs: tuple[PlannedPair, ...] = (),
 ) -> PlannedModel:
-    """Plan each graph of the module under ``policy``; raises RefusedError as `plan_joint` does."""
+    """Plan each graph of the module under ``policy``, in the order in which a run compiles them.
+
+    A budget counts over all graphs, as it does when they run. Raises RefusedError as `plan_joint` does.
+    """
     setting = Setting(
         limits,
         hardware,
         resident_bytes=resident.optimizer_state + resident.workspace,
         allocated_bytes=resident.parameters + resident.buffers + resident.batch,
     )
-    pairs = tuple(
-        plan_joint(
-            graph.copy(), graph.inputs, policy=policy, mode=traced.mode, variant=variant, setting=setting
-        )
-        for graph in traced.graphs
-    )
-    return PlannedModel(pairs, loss_pairs, hardware, resident)
+    pairs: list[PlannedPair] = []
+    for graph in traced.graphs:
+        if variant != "baseline":
+            spent: dict[object, int] = {n: pair.plan.planned_bytes for n, pair in enumerate(pairs)}
+            left = limits_left(policy.policy, limits, spent, is_partial=len(traced.graphs) > 1)
+            setting = replace(setting, limits=left)
+        with as_traced(traced.graphs):
+            pairs.append(
+                plan_joint(
+                    graph.copy(),
+                    graph.inputs,
+                    policy=policy,
+                    mode=traced.mode,
+                    variant=variant,
+                    setting=setting,
+                )
+            )
+    return PlannedModel(tuple(pairs), loss_pairs, hardware, resident)
 
 
 def plan_loss(
     traced: TracedModel, policy: CompiledPolicy, hardware: HardwareProfile
 ) -> tuple[PlannedPair, ...]:
     """Split the graphs of a loss outside of the module as eager mode runs them: everything is saved."""
-    return tuple(
-        plan_joint(
-            graph.copy(),
-            graph.inputs,
-            policy=policy,
-            mode="graph",
-            variant="baseline",
-            setting=Setting(Limits(), hardware),
+    with as_traced(traced.loss_graphs):
+        return tuple(
+            plan_joint(
+                graph.copy(),
+                graph.inputs,
+                policy=policy,
+                mode="graph",
+                variant="baseline",
+                setting=Setting(Limits(), hardware),
+            )
+            for graph in traced.loss_graphs
         )
-        for graph in traced.loss_graphs
-    )
 
 
 def count_candidates(pairs: tuple[PlannedPair, ...], policy: CompiledPolicy, *, among_saved: bool) -> int:

@@ -19,11 +19,11 @@ from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
+from offload_runtime.models.optimizer_step import optimizer_step_bytes, optimizer_step_ms
 from offload_runtime.models.plan_limits import (
     host_forecast,
     judge_offloads,
     judge_target,
-    optimizer_step_bytes,
     refuse_host_overflow,
     refuse_optimizer_step,
     refuse_several_graphs,
@@ -238,6 +238,7 @@ def _result(
         hidden_fraction=simulation.hidden_fraction,
         stall_ms=simulation.stall_ms,
         stalls=_stalls(planned),
+        optimizer_ms=optimizer_step_ms(baseline.optimizer, baseline.resident.gradients, baseline.hardware),
         bound_ms=bound_ms,
         optimality_gap=gap,
         layer_runs=layer_runs(verdicts),

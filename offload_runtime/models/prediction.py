@@ -14,6 +14,7 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.fake_capture import as_traced
+from offload_runtime.models.optimizer_step import optimizer_step_ms
 from offload_runtime.models.planning import Baseline, plan_policy, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import PredictedRuns, Prediction
@@ -21,12 +22,7 @@ from offload_runtime.models.traced_model import trace_request
 from offload_runtime.offload_plan import Forecast
 from offload_runtime.record import Report
 
-__all__ = ["Predicted", "optimizer_step_ms", "predict_runs"]
-
-# How often a step on CUDA passes over the bytes of all parameters, reads and writes counted: torch's foreach kernels,
-# which are the default there. SGD: p += g. AdamW (`_multi_tensor_adam`): p *= c 2, lerp(m, g) 3, v *= c 2,
-# addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4.
-_PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20}
+__all__ = ["Predicted", "predict_runs"]
 
 
 @dataclass(frozen=True)
@@ -66,16 +62,6 @@ def predict_runs(
         return Predicted(PredictedRuns(hardware.name, without), (_not_predicted(" with the policy", error),))
     with_policy = Prediction(forecast.peak_device_bytes, forecast.step_ms + optimizer_ms)
     return Predicted(PredictedRuns(hardware.name, without, with_policy), traced.diagnostics)
-
-
-def optimizer_step_ms(optimizer: str, trainable_bytes: int, hardware: HardwareProfile) -> float:
-    """Return how long the optimizer's step takes on the device: its traffic alone bounds it.
-
-    ``trainable_bytes`` are those of all parameters that it updates; its state has their type.
-    """
-    rate = hardware.hbm_bytes_per_ms
-    assert rate is not None, "kernels without a rate of memory are refused before"
-    return _PASSES_OF_STEP[optimizer] * trainable_bytes / rate
 
 
 def _own_forecast(ran: Report | None, baseline: Baseline) -> Forecast | None:

@@ -92,8 +92,14 @@ def _heading(result: PlanResult) -> str:
     return (
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
         f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}\n"
-        "predicted, nothing was run; times are of forward and backward"
+        f"predicted, nothing was run; times are of forward and backward{_optimizer_time(result)}"
     )
+
+
+def _optimizer_time(result: PlanResult) -> str:
+    if not result.optimizer_ms:
+        return ""
+    return f", to which the step of {result.optimizer} adds {result.optimizer_ms:.1f} ms"
 
 
 def _step_table(result: PlanResult) -> str:

@@ -404,3 +404,9 @@ def test_an_expectation_that_will_be_missed_is_found() -> None:
     )
     result = plan_policy(baseline(), expecting)
     assert (codes(result), result.exit_code) == (["MOD753"], 1)
+
+
+def test_a_budget_counts_over_all_graphs() -> None:
+    result = plan_policy(baseline("broken"), policy(keep_last=0, limits={"budget": "13MiB"}))
+    assert WIDE_BYTES == 4 * 2**20
+    assert (result.num_graphs, result.num_candidates, result.num_offloaded) == (2, NUM_LAYERS, 3)

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.hardware import load_hardware
-from offload_runtime.models.prediction import optimizer_step_ms, predict_runs
+from offload_runtime.models.optimizer_step import optimizer_step_ms
+from offload_runtime.models.prediction import predict_runs
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import Prediction, RunResult
 from offload_runtime.models.training import Training, TrainingPlan, train

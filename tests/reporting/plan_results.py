@@ -68,6 +68,7 @@ def plan_result(**changes: Any) -> PlanResult:
         "hidden_fraction": 0.95,
         "stall_ms": 0.5,
         "stalls": (("a", 0.5),),
+        "optimizer_ms": 1.25,
         "bound_ms": 20.4,
         "optimality_gap": 0.0049,
         "layer_runs": layer_runs(VERDICTS),

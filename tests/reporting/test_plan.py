@@ -20,6 +20,14 @@ def test_the_first_line_is_what_can_leave_for_free_with_its_arithmetic() -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("optimizer_ms", "said"),
+    [(1.25, "backward, to which the step of adamw adds 1.2 ms\n"), (0.0, "backward\n")],
+)
+def test_what_times_are_of_is_said(optimizer_ms: float, said: str) -> None:
+    assert f"times are of forward and {said}" in render_plan(plan_result(optimizer_ms=optimizer_ms))
+
+
 def test_a_window_of_nothing_is_explained() -> None:
     text = render_window(plan_result(window=WindowForecast(0, 0.0, 55.3e6)))
     assert text.startswith("can leave for free: 0 B: nothing is saved before the peak")

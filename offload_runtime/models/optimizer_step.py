@@ -1,0 +1,39 @@
+"""What the optimizer's step takes on the device, in memory and time: torch.optim's default forms on CUDA."""
+
+from __future__ import annotations
+
+from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.plan_result import ResidentBytes
+
+__all__ = ["optimizer_step_bytes", "optimizer_step_ms", "step_temporary_bytes"]
+
+# What a step allocates beside the optimizer's state, in bytes of the parameters: AdamW's default form holds the square
+# roots of all second moments (`_multi_tensor_adam`: `torch._foreach_sqrt`).
+_TEMPORARIES_OF_STEP = {"none": 0, "sgd": 0, "adamw": 1}
+
+# How often a step on CUDA passes over the bytes of all parameters, reads and writes counted: torch's foreach kernels,
+# which are the default there. SGD: p += g. AdamW (`_multi_tensor_adam`): p *= c 2, lerp(m, g) 3, v *= c 2,
+# addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4.
+_PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20}
+
+
+def optimizer_step_bytes(resident: ResidentBytes, optimizer: str) -> int:
+    """Return the device bytes of the optimizer's step, when activations are gone; 0 for no optimizer."""
+    if optimizer == "none":
+        return 0
+    return resident.throughout + resident.gradients + step_temporary_bytes(resident, optimizer)
+
+
+def step_temporary_bytes(resident: ResidentBytes, optimizer: str) -> int:
+    """Return the device bytes that the optimizer's step allocates and frees again."""
+    return _TEMPORARIES_OF_STEP[optimizer] * resident.gradients
+
+
+def optimizer_step_ms(optimizer: str, trainable_bytes: int, hardware: HardwareProfile) -> float:
+    """Return how long the optimizer's step takes on the device: its traffic alone bounds it.
+
+    ``trainable_bytes`` are those of all parameters that it updates; its state has their type.
+    """
+    rate = hardware.hbm_bytes_per_ms
+    assert rate is not None, "kernels without a rate of memory are refused before"
+    return _PASSES_OF_STEP[optimizer] * trainable_bytes / rate
