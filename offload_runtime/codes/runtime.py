@@ -114,7 +114,7 @@ CODES = (
         "planning by time on unknown hardware",
         "select: planned, defer: auto and prefetch: auto place copies by predicted times, which come from a hardware "
         "profile; the device in use has none.",
-        "Name a profile (options={\"hardware\": ...} or --hardware), or write largest_first with numbers of layers.",
+        'Name a profile (options={"hardware": ...} or --hardware), or write largest_first with numbers of layers.',
         "schedule: {select: planned}",
         "schedule: {select: largest_first, defer: 8, prefetch: 2}",
     ),

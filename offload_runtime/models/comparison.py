@@ -88,9 +88,7 @@ def compare_training(
     return runner.on_accelerator() if device.type == "cuda" else runner.simulated()
 
 
-def _settled(
-    policy: CompiledPolicy, device: torch.device, profile: HardwareProfile | None
-) -> CompiledPolicy:
+def _settled(policy: CompiledPolicy, device: torch.device, profile: HardwareProfile | None) -> CompiledPolicy:
     """Return the policy with ``device_peak: auto`` in bytes: all runs of a comparison have to plan for the same."""
     limits = resolve_limits(policy.policy.limits, device, profile)
     return replace(policy, policy=replace(policy.policy, limits=limits))
