@@ -101,7 +101,8 @@ class Move:
     The copy to the host may start when kernel ``copy_after`` is done. After kernel ``release_after`` (a forward
     kernel) the compute stream waits for it and the storage is freed. The reload is issued, and its memory taken,
     before kernel ``reload_before`` (a backward kernel), and waited for before kernel ``use_before``. Each direction
-    is a queue: to the host by (``copy_after``, ``item``), to the device by (``reload_before``, ``use_before``, ``item``).
+    is a queue: to the host by (``copy_after``, ``item``), to the device by (``reload_before``, ``use_before``,
+    ``item``).
     """
 
     item: int
@@ -116,8 +117,8 @@ class StepTrace:
     """A forward-backward pair with nothing offloaded and nothing recomputed but what the graph itself holds.
 
     ``resident_bytes`` (parameters, buffers, inputs, and what else outlives the step) are alive throughout. ``regions``
-    are all storages that are not up for decision, ``items`` those that are: an item that is saved lives from ``created``
-    to ``last_backward_use``. ``kernels[:num_forward]`` run forward.
+    are all storages that are not up for decision, ``items`` those that are: an item that is saved lives from
+    ``created`` to ``last_backward_use``. ``kernels[:num_forward]`` run forward.
     """
 
     kernels: tuple[Kernel, ...]

@@ -66,7 +66,8 @@ class Side:
     ``fits`` is False where the device ran out of memory, None where the side has not run. ``refused`` says
     why it cannot run at all. ``compile_s`` holds the seconds of its first step, compilation included, for
     each run of the command; none without an accelerator. Bytes are those of one step, None where the side
-    does not go through the offload back end, as is ``predicted``. ``policy_hash`` is that of the policy that the side runs.
+    does not go through the offload back end, as is ``predicted``. ``policy_hash`` is that of the policy that the
+    side runs.
     """
 
     name: str

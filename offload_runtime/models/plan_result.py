@@ -129,8 +129,8 @@ class PlanResult:
     ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. ``num_candidates`` are saved
     tensors that the policy lets leave and that can; ``num_recomputed`` counts those that the baseline saves, and so do
     ``verdicts`` and ``layer_runs``. ``optimizer_ms`` is what the optimizer's step takes on top of ``step_ms``.
-    ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is above
-    it; None where nothing was decided by the planner.
+    ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is
+    above it; None where nothing was decided by the planner.
     """
 
     model: str

@@ -80,7 +80,8 @@ def _run_table(result: ApplyResult) -> str:
     table = render_table(columns, rows)
     if predicted.hardware is None:
         return table
-    return f"{table}\n  predicted for {predicted.hardware}, with the optimizer's state and step, and the workspace of libraries"
+    what = "with the optimizer's state and step, and the workspace of libraries"
+    return f"{table}\n  predicted for {predicted.hardware}, {what}"
 
 
 def _predicted_peaks(predicted: PredictedRuns) -> list[list[str]]:

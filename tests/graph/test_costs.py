@@ -288,7 +288,7 @@ def test_attention_runs_at_its_own_rate_forward_and_backward() -> None:
 
 def test_a_profile_without_a_rate_of_memory_is_refused_by_name() -> None:
     figures = tuple(figure for figure in PROFILE.figures if figure.key != "device.hbm_rate")
-    with pytest.raises(RefusedError, match="device.hbm_rate") as raised:
+    with pytest.raises(RefusedError, match=r"device\.hbm_rate") as raised:
         duration_ms(NOTHING, HardwareProfile("of-mine", "", figures))
     (diagnostic,) = raised.value.diagnostics
     assert diagnostic.code == "PLN411"
