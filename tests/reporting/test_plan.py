@@ -113,6 +113,11 @@ def test_stalls_beyond_the_longest_are_counted() -> None:
             "Nothing to do: the peak of 12 GiB is under the target of 20 GiB already.",
         ),
         (
+            {"num_offloaded": 0, "policy": forecast(11, 20.5), "target_bytes": 20 * GIB},
+            "Nothing to do: the peak of 12 GiB is under the target of 20 GiB already; the peak falls from 12 GiB to "
+            "11 GiB (8.3 %); a step takes 1.025x the baseline's time.",
+        ),
+        (
             {"num_offloaded": 0, "policy": forecast(12, 20.0), "target_bytes": None},
             "Nothing leaves the device; the peak stays at 12 GiB.",
         ),
