@@ -245,10 +245,11 @@ def _verdict(result: PlanResult) -> str:
 
 def _action(result: PlanResult) -> str:
     target = result.target_bytes
+    peak = result.baseline.peak_device_bytes
+    if not result.num_offloaded and target is not None and peak <= target:
+        met = f"the peak of {format_size_short(peak)} is under the target of {format_size_short(target)} already"
+        return f"nothing to do: {met}"
     if result.changes_nothing:
-        if target is not None and result.policy.peak_device_bytes <= target:
-            peak = format_size_short(result.policy.peak_device_bytes)
-            return f"nothing to do: the peak of {peak} is under the target of {format_size_short(target)} already"
         return "nothing leaves the device"
     if not result.num_offloaded:
         return "nothing is offloaded, what changes is what is recomputed"
