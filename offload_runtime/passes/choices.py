@@ -12,22 +12,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Decision, Fate
-from offload_runtime.graph.joint import JointGraph
+from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.kernels import launch_of
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Candidate
 from offload_runtime.passes.candidates import SavedStorage, read_timeline
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.recompute import recompute_options
+from offload_runtime.passes.tag import JudgedStorage
 from offload_runtime.passes.trace import Choice
 from offload_runtime.planner import start_of_last_layers
 
-__all__ = ["collect_choices", "decision_of", "find_leaders"]
+__all__ = [
+    "collect_choices",
+    "decision_of",
+    "find_leaders",
+    "fixed_as_planned",
+    "names_behind_unjudged",
+    "start_of",
+]
 
 _MIN_PLANNED_BYTES = 2**20  # smaller ones cost a copy and save nothing that an allocator can use
 
@@ -90,6 +99,58 @@ def find_leaders(stored: Sequence[SavedStorage]) -> Mapping[int, int]:
     is to be recomputed.
     """
     return {index: leader for leader, followers in _calls(stored).items() for index in (leader, *followers)}
+
+
+def start_of(item: JudgedStorage, mode: str) -> JudgedStorage:
+    """Begin with what a run without a policy does with all that the planner may still save or recompute.
+
+    Mode ``graph`` saves it; mode ``inductor`` leaves it to torch's partitioner, which recomputes what costs nothing.
+    """
+    decision = item.decision
+    if decision is None or decision.must or decision.action in ("save", "offload"):
+        return item
+    return replace(item, decision=replace(decision, action="save" if mode == "graph" else "auto"))
+
+
+def fixed_as_planned(
+    item: JudgedStorage, wanted: Mapping[str, Fate], left_open: Collection[str] | None
+) -> JudgedStorage:
+    """Fix a storage to its planned fate; ``wanted`` are those of what was stored before, by name.
+
+    Of the others, torch decides on those in ``left_open`` (None: on all), and the rest is recomputed; what a policy
+    wants saved stays saved.
+    """
+    decision, name = item.decision, item.activation.name
+    if decision is None or (name not in wanted and decision.action in ("save", "offload")):
+        return item
+    if name not in wanted and not decision.must and (left_open is None or name in left_open):
+        return replace(item, decision=replace(decision, action="auto"))
+    keeps = wanted.get(name) in ("save", "offload")
+    return replace(item, decision=replace(decision, action="save" if keeps else "recompute"))
+
+
+def names_behind_unjudged(
+    partition: Partition, stored: Sequence[SavedStorage], judged: Sequence[JudgedStorage]
+) -> frozenset[str]:
+    """Name the activations, not stored themselves, that a saved value is computed from which no policy judged.
+
+    Torch's partitioner may compute in forward, and save, what backward derives from forward values alone: the
+    reciprocal of a norm's deviation in place of the deviation.
+    """
+    names = {node.name: item.activation.name for item in judged for node in item.storage.nodes}
+    known = {node for item in stored for node in item.storage.nodes}
+    pending = [saved.forward for saved in partition.saved if saved.forward not in known]
+    found: set[str] = set()
+    seen: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in seen or node in known or node.op != "call_function":
+            continue
+        seen.add(node)
+        name = names.get(origin_of(node) or "")
+        found.update([name] if name is not None else [])
+        pending.extend(node.all_input_nodes)
+    return frozenset(found)
 
 
 def _calls(stored: Sequence[SavedStorage]) -> dict[int, list[int]]:

@@ -25,7 +25,14 @@ from offload_runtime.passes.candidates import (
     saved_storages,
     without_view_replay,
 )
-from offload_runtime.passes.choices import collect_choices, decision_of, find_leaders
+from offload_runtime.passes.choices import (
+    collect_choices,
+    decision_of,
+    find_leaders,
+    fixed_as_planned,
+    names_behind_unjudged,
+    start_of,
+)
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
@@ -193,7 +200,7 @@ def select_planned(
     """
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
     joint, judged = fresh()
-    tag_activations_pass(joint.module, joint=joint, judged=[_as_start(item, mode) for item in judged])
+    tag_activations_pass(joint.module, joint=joint, judged=[start_of(item, mode) for item in judged])
     selected = _unplanned(joint, judged, split)
     trial = Planned(joint, judged, selected)
     choices = collect_choices(
@@ -254,14 +261,25 @@ def _carry_out(
     mode: str,
     setting: Setting,
 ) -> Planned:
-    """Tag the fates of a plan and split, then place the copies; what recomputes nothing is the trial with copies."""
-    wanted = _wanted(trial.selected.stored, step.fates)
+    """Tag the fates of a plan and split, then place the copies; what recomputes nothing is the trial with copies.
+
+    What the trial did not store is left to torch, which may save in place of what is to go; where that takes too much
+    it is recomputed.
+    """
+    selected = trial.selected
+    wanted = _wanted(selected.stored, step.fates)
     if "recompute" not in step.fates:
         return _place(trial, wanted, step, mode=mode, setting=setting)
-    joint, judged = fresh()
-    tag_activations_pass(joint.module, joint=joint, judged=[_as_planned(item, wanted) for item in judged])
-    tagged = Planned(joint, judged, _unplanned(joint, judged, split))
-    return _place(tagged, wanted, step, mode=mode, setting=setting)
+    found = []
+    for left_open in (None, names_behind_unjudged(selected.partition, selected.stored, trial.judged)):
+        joint, judged = fresh()
+        tagged_as = [fixed_as_planned(item, wanted, left_open) for item in judged]
+        tag_activations_pass(joint.module, joint=joint, judged=tagged_as)
+        tagged = Planned(joint, judged, _unplanned(joint, judged, split))
+        found.append(_place(tagged, wanted, step, mode=mode, setting=setting))
+        if _excess(found[-1].selected, setting) <= 0:
+            break
+    return min(found, key=lambda planned: _excess(planned.selected, setting))
 
 
 def _place(
@@ -328,26 +346,6 @@ def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split)
     candidates = collect_candidates(joint, partition, stored)
     fates: tuple[Fate, ...] = tuple("save" for _ in stored)
     return Selected(partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=())
-
-
-def _as_start(item: JudgedStorage, mode: str) -> JudgedStorage:
-    """Begin with what a run without a policy does with all that the planner may still save or recompute.
-
-    Mode ``graph`` saves it; mode ``inductor`` leaves it to torch's partitioner, which recomputes what fusion makes free.
-    """
-    decision = item.decision
-    if decision is None or decision.must or decision.action in ("save", "offload"):
-        return item
-    return replace(item, decision=replace(decision, action="save" if mode == "graph" else "auto"))
-
-
-def _as_planned(item: JudgedStorage, wanted: dict[str, Fate]) -> JudgedStorage:
-    decision = item.decision
-    if decision is None:
-        return item
-    fate = wanted.get(item.activation.name)
-    keeps = fate in ("save", "offload") or (fate is None and decision.action == "save")
-    return replace(item, decision=replace(decision, action="save" if keeps else "recompute"))
 
 
 def _fixed(fates: Sequence[Fate]) -> list[Choice]:

@@ -117,7 +117,7 @@ def trace_pair(
         _item(item, candidate, choice, first, second)
         for item, candidate, choice in zip(stored, candidates, choices, strict=True)
     ]
-    resident, regions = _forward_regions(first, partition, stored, total)
+    resident, regions = _forward_regions(first, second, partition, stored)
     regions += _backward_regions(second, partition, total)
     regions += first.workspaces + second.workspaces
     if fused:
@@ -208,9 +208,14 @@ def _item(item: SavedStorage, candidate: Candidate, choice: Choice, first: _Side
 
 
 def _forward_regions(
-    side: _Side, partition: Partition, stored: Sequence[SavedStorage], total: int
+    side: _Side, second: _Side, partition: Partition, stored: Sequence[SavedStorage]
 ) -> tuple[int, list[Region]]:
-    """Return the bytes that came in from outside, and what forward allocates beside the items."""
+    """Return the bytes that came in from outside, and what forward allocates beside the items.
+
+    What no policy judged may be saved, too: what backward derives from forward values alone, computed in forward.
+    """
+    inputs = {saved.forward: saved.backward for saved in partition.saved}
+    received = {node: storage for storage in second.storages for node in storage.nodes}
     items = {id(item.storage.base) for item in stored}
     results = partition.forward.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
@@ -226,7 +231,9 @@ def _forward_regions(
             continue
         last = max(side.reads(storage), default=created)
         if any(node in returned for node in storage.nodes):
-            last = total - 1
+            last = second.offset + len(second.kernels) - 1
+        for crossing in (received[inputs[node]] for node in storage.nodes if node in inputs):
+            last = max([last, *second.reads(crossing)])
         regions.append(Region(storage.base.name, storage.num_bytes, created, last))
     return resident, regions
 
