@@ -16,7 +16,8 @@ from offload_runtime.planning.rounding import repair, rounded
 __all__ = ["floor_fates", "holders_at", "infeasible"]
 
 _NUM_HOLDERS = 8
-_NUM_LIMITS = 12
+_NUM_LIMITS = 14
+_PEAK_SHIFT = 10
 
 
 def floor_fates(problem: Problem, limits: Limits) -> tuple[Fate, ...] | None:
@@ -27,20 +28,25 @@ def floor_fates(problem: Problem, limits: Limits) -> tuple[Fate, ...] | None:
     evaluator = Evaluator(problem, replace(limits, device=None, step_ms=None))
     if len(undecided(problem)) <= MAX_ITEMS:
         return exact_floor(evaluator)
-    found = [_all_leave(problem)]
-    # With host limit or budget: from the bound upward, the first limit for which the fates can be repaired.
+    all_leave, stays = _all_leave(problem), untouched(problem)
     relaxed = relaxed_or_none(problem, evaluator.limits, least_peak=True)
-    start = untouched(problem) if relaxed is None else rounded(problem, relaxed)
-    low = max(problem.region_bytes, default=0) if relaxed is None else relaxed.peak_bytes
-    high = _peak(problem, untouched(problem))
-    for step in range(_NUM_LIMITS):
-        limit = int(low + (high - low) * (step / (_NUM_LIMITS - 1)) ** 2)
-        fixed = repair(Evaluator(problem, replace(evaluator.limits, device=limit)), start)
-        if fixed is not None:
-            found.append(fixed)
+    starts = [stays, all_leave] if relaxed is None else [rounded(problem, relaxed), stays, all_leave]
+    fitting = [fates for fates in (all_leave, stays) if not evaluator.excess(fates)]
+    lowest = min(fitting, key=lambda fates: _peak(problem, fates), default=None)
+    # From the bound upward, bisect for the lowest limit to which one of the starts can be repaired.
+    low = (max(problem.region_bytes, default=0) if relaxed is None else int(relaxed.peak_bytes)) - 1
+    high = _peak(problem, stays if lowest is None else lowest) + 1
+    for _ in range(_NUM_LIMITS):
+        if high - low <= max(1, high >> _PEAK_SHIFT):
             break
-    fitting = [fates for fates in found if not evaluator.excess(fates)]
-    return min(fitting, key=lambda fates: _peak(problem, fates), default=None)
+        limit = (low + high) // 2
+        within = Evaluator(problem, replace(evaluator.limits, device=limit))
+        fixed = next((fates for start in starts if (fates := repair(within, start)) is not None), None)
+        if fixed is None:
+            low = limit
+        else:
+            lowest, high = fixed, _peak(problem, fixed)
+    return lowest
 
 
 def infeasible(problem: Problem, limits: Limits, floor_ms: float | None) -> Infeasible:
