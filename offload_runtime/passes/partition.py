@@ -1,7 +1,7 @@
 """Split a tagged joint graph into forward and backward with torch's own partitioner, and read what crosses.
 
 The only module that names ``torch._functorch.partitioners``; both functions are present in torch 2.11 and
-2.13.
+2.13, as is ``torch._guards.detect_fake_mode``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import fx
 from torch._functorch import partitioners
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from offload_runtime.graph.storages import tensor_of
 
@@ -70,14 +73,26 @@ def partition_pass(
     )
     if splitter == "save_everything":
         _give_dead_calls_a_user(gm.graph)
-    forward, backward = split(
-        gm,
-        example_inputs,
-        num_fwd_outputs=num_fwd_outputs,
-        static_lifetime_input_indices=list(static_input_indices),
-    )
+    with _fake_mode_of(gm):
+        forward, backward = split(
+            gm,
+            example_inputs,
+            num_fwd_outputs=num_fwd_outputs,
+            static_lifetime_input_indices=list(static_input_indices),
+        )
     _drop_unread(forward, backward, num_fwd_outputs)
     return read_partition(forward, backward, num_fwd_outputs=num_fwd_outputs)
+
+
+def _fake_mode_of(gm: fx.GraphModule) -> AbstractContextManager[object]:
+    """Return what lets torch find the fake mode of a graph that is split after it was traced.
+
+    It asks for it where a random operator is computed again.
+    """
+    if detect_fake_mode() is not None:
+        return nullcontext()
+    values = (node.meta.get("val") for node in gm.graph.nodes)
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), nullcontext())
 
 
 def _give_dead_calls_a_user(graph: fx.Graph) -> None:

@@ -63,12 +63,16 @@ def _kept(
     if decision is None:
         return TensorVerdict(judged.activation, "skip", None, _foreign_reason(candidate))
     rule = decision.decided_by
-    if planned and decision.action != "save" and candidate.obstacle is None:
+    obstacles = {
+        "offload": candidate.obstacle,
+        "recompute": recompute_obstacle(judged.storage, mutated),
+    }
+    if planned and decision.action != "save" and obstacles.get(decision.action) is None:
         return TensorVerdict(judged.activation, "save", rule, "planned: saved")
     if decision.action == "auto":
         return TensorVerdict(judged.activation, "save", rule, "auto: torch's partitioner saves it")
     if decision.action == "recompute":
-        obstacle = recompute_obstacle(judged.storage, mutated) or "torch's partitioner kept it"
+        obstacle = obstacles["recompute"] or "torch's partitioner kept it"
         return TensorVerdict(judged.activation, "save", rule, f"not recomputed: {obstacle}")
     if decision.action == "offload":
         return TensorVerdict(
