@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
 from offload_runtime.errors import Diagnostic, RefusedError
-from offload_runtime.graph.kernels import Launch, is_scatter, values_read
+from offload_runtime.graph.kernels import Launch, is_scatter, launch_of, values_read
 from offload_runtime.graph.operators import class_of_operator
 from offload_runtime.graph.storages import hint, tensor_of
 from offload_runtime.hardware import HardwareProfile
@@ -120,6 +120,8 @@ def _result_bytes(node: fx.Node) -> int:
 
 def _results(node: fx.Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
+    if value is None:
+        return [tensor for user in node.users if launch_of(user) is node for tensor in _results(user)]
     values = value if isinstance(value, tuple | list) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
 

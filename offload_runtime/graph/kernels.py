@@ -82,7 +82,9 @@ def launches(node: fx.Node) -> bool:
     """Whether a node runs anything on the device: a call that is no view and does not merely unpack."""
     if node.op != "call_function" or node.target is operator.getitem or is_view(node.target):
         return False
-    return isinstance(node.target, OpOverload | HigherOrderOperator) and _has_tensor(node)
+    if isinstance(node.target, HigherOrderOperator):
+        return True  # the partitioner adds some that say nothing of their results
+    return isinstance(node.target, OpOverload) and _has_tensor(node)
 
 
 def _has_tensor(node: fx.Node) -> bool:

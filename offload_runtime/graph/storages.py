@@ -123,7 +123,8 @@ def find_storages(nodes: Sequence[fx.Node]) -> list[Storage]:
         groups.add(node)
         storage = tensor.untyped_storage()._cdata
         if node.op != "call_function":
-            groups.join(node, inputs.setdefault(storage, node))
+            if not _is_gradient(node):
+                groups.join(node, inputs.setdefault(storage, node))
             continue
         for argument in (*_aliased_arguments(node), *_sharing_arguments(node)):
             groups.join(node, argument)
@@ -134,6 +135,11 @@ def find_storages(nodes: Sequence[fx.Node]) -> list[Storage]:
             groups.join(node, outputs.setdefault((producer, "storage", storage), node))
     position = {node: index for index, node in enumerate(nodes)}
     return [_describe(members, position) for members in groups.sets()]
+
+
+def _is_gradient(node: fx.Node) -> bool:
+    """Whether backward is given a gradient: AOTAutograd traces it with the memory of its output, and it has its own."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
 
 
 class _Groups:

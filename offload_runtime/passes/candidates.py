@@ -62,7 +62,7 @@ def collect_candidates(
     """Describe every saved storage as a candidate, with the obstacle that forbids to offload it, if any."""
     forward = {node: index for index, node in enumerate(partition.forward.graph.nodes)}
     backward = {node: index for index, node in enumerate(partition.backward.graph.nodes)}
-    returned = _returned_to_caller(partition)
+    returned = partition.returned_to_caller
     device = _compute_device(forward)
     candidates = []
     for item in stored:
@@ -131,7 +131,7 @@ def _sources(item: SavedStorage) -> tuple[TransferSource, ...]:
 def _obstacle(
     item: SavedStorage,
     joint: JointGraph,
-    returned: set[fx.Node],
+    returned: frozenset[fx.Node],
     device: str,
     sources: Sequence[TransferSource],
 ) -> str | None:
@@ -171,12 +171,6 @@ def _replay_obstacle(item: SavedStorage) -> str | None:
         if any(isinstance(value, torch.SymInt) for value in geometry):
             return "a saved view has a symbolic shape"
     return None
-
-
-def _returned_to_caller(partition: Partition) -> set[fx.Node]:
-    results = partition.forward.graph.output_node().args[0]
-    assert isinstance(results, (list, tuple))
-    return {node for node in results[: partition.num_fwd_outputs] if isinstance(node, fx.Node)}
 
 
 def _compute_device(nodes: Mapping[fx.Node, int]) -> str:

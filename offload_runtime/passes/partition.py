@@ -42,6 +42,13 @@ class Partition:
     num_fwd_outputs: int
     saved: tuple[Saved, ...]
 
+    @property
+    def returned_to_caller(self) -> frozenset[fx.Node]:
+        """The forward nodes that the caller gets."""
+        results = self.forward.graph.output_node().args[0]
+        assert isinstance(results, (list, tuple))
+        return frozenset(node for node in results[: self.num_fwd_outputs] if isinstance(node, fx.Node))
+
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     """Return a copy of a graph that passes may change; the values of its nodes (fake tensors) are shared."""

@@ -38,15 +38,19 @@ def recompute_options(
 ) -> list[Recompute | None]:
     """Return, in parallel to ``stored``, how each could be computed again; None where it must not or cannot be.
 
-    Collectives, random operators and what reads an input that the step overwrites are never run twice.
+    Collectives, random operators and what reads an input that the step overwrites are never run twice. What the caller
+    gets stays alive: computing it again would gain nothing.
     """
     saved = {node: index for index, item in enumerate(stored) for node in item.storage.nodes}
     backward = partition.backward.graph.nodes
     again = {
         name for node in backward if node.op == "call_function" and (name := origin_of(node)) is not None
     }
+    returned = partition.returned_to_caller
     return [
         _option(index, item, saved, again, joint, fused=mode == "inductor", profile=profile)
+        if returned.isdisjoint(item.storage.nodes)
+        else None
         for index, item in enumerate(stored)
     ]
 

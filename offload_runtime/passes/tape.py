@@ -80,7 +80,5 @@ def _is_host(storage: Storage) -> bool:
 
 
 def _returned_to_caller(storage: Storage, partition: Partition) -> bool:
-    results = partition.forward.graph.output_node().args[0]
-    assert isinstance(results, (list, tuple))
-    returned = {node for node in results[: partition.num_fwd_outputs] if isinstance(node, fx.Node)}
+    returned = partition.returned_to_caller
     return any(node in returned and tensor_of(node) is not None for node in storage.nodes)

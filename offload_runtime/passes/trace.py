@@ -113,8 +113,9 @@ def trace_pair(
     first = _Side(joint, forward, fused, profile, 0)
     second = _Side(joint, backward, fused, profile, len(first.kernels))
     total = len(first.kernels) + len(second.kernels)
+    returned = partition.returned_to_caller
     items = [
-        _item(item, candidate, choice, first, second)
+        _item(item, candidate, choice, first, second, is_returned=not returned.isdisjoint(item.storage.nodes))
         for item, candidate, choice in zip(stored, candidates, choices, strict=True)
     ]
     resident, regions = _forward_regions(first, second, partition, stored)
@@ -176,7 +177,15 @@ class _Side:
         return id(storage.base) in self.written
 
 
-def _item(item: SavedStorage, candidate: Candidate, choice: Choice, first: _Side, second: _Side) -> Item:
+def _item(
+    item: SavedStorage,
+    candidate: Candidate,
+    choice: Choice,
+    first: _Side,
+    second: _Side,
+    *,
+    is_returned: bool,
+) -> Item:
     created = first.creation(item.storage)
     forward = first.reads(item.storage)
     inputs = {saved.backward for saved in item.saved}
@@ -200,7 +209,7 @@ def _item(item: SavedStorage, candidate: Candidate, choice: Choice, first: _Side
         ready=ready,
         last_forward_use=max([ready, *forward]),
         first_backward_use=min(backward, default=start),
-        last_backward_use=max(backward, default=end),
+        last_backward_use=end if is_returned else max(backward, default=end),
         fates=choice.fates,
         recompute=choice.recompute,
         num_copies=len(candidate.sources),
@@ -217,9 +226,7 @@ def _forward_regions(
     inputs = {saved.forward: saved.backward for saved in partition.saved}
     received = {node: storage for storage in second.storages for node in storage.nodes}
     items = {id(item.storage.base) for item in stored}
-    results = partition.forward.graph.output_node().args[0]
-    assert isinstance(results, list | tuple)
-    returned = {node for node in results[: partition.num_fwd_outputs] if isinstance(node, fx.Node)}
+    returned = partition.returned_to_caller
     resident = 0
     regions = []
     for storage in side.storages:
