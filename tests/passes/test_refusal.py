@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import offload_runtime as off
+from offload_runtime.passes.refusal import refuse_infeasible
+from offload_runtime.planning.limits import Holder, Infeasible
+from offload_runtime.policy import Limits
+from offload_runtime.step import Kernel, StepTrace
+
+GIB = 2**30
+TRACE = StepTrace((Kernel("mm", 1.0, 3), Kernel("loss", 1.0), Kernel("mm_1", 1.0, 3)), 2, 0, ())
+HOLDERS = (
+    Holder("resident", 5 * GIB),
+    Holder("logits", 3 * GIB),
+    Holder("a", GIB),
+    Holder("b", GIB),
+    Holder("unseen", 1),
+)
+POLICY = """\
+apiVersion: offload/v1
+kind: Policy
+name: tight
+limits:
+  device_peak: 8GiB
+  step_overhead: 5%
+schedule: {select: planned}
+activations: {default: auto}
+"""
+
+
+def refusal(
+    tmp_path: Path, limits: Limits, kernel: int = 2, floor_ms: float | None = None, text: str = POLICY
+) -> tuple[str, str | None, int | None]:
+    """Return message, path and line of the finding."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    error = Infeasible(10 * GIB, kernel, HOLDERS, floor_ms)
+    (diagnostic,) = refuse_infeasible(off.load_policy(file), limits, TRACE, error).diagnostics
+    assert diagnostic.code == "PLN412"
+    assert diagnostic.hint is not None
+    return diagnostic.message, diagnostic.path, diagnostic.line
+
+
+def test_a_floor_is_named_with_its_place_and_what_holds_it(tmp_path: Path) -> None:
+    assert refusal(tmp_path, Limits(device_peak=8 * GIB)) == (
+        "no plan keeps to device_peak 8 GiB: the floor is 10 GiB, in backward at mm_1 of layer 3, held by "
+        "resident 5 GiB, logits 3 GiB, a 1 GiB, b 1 GiB",
+        "limits.device_peak",
+        5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "place"),
+    [(0, "in forward at mm of layer 3,"), (1, "in forward at loss,"), (2, "in backward at mm_1 of")],
+)
+def test_the_place_is_a_kernel_its_layer_and_its_side(tmp_path: Path, kernel: int, place: str) -> None:
+    assert place in refusal(tmp_path, Limits(device_peak=8 * GIB), kernel)[0]
+
+
+def test_both_floors_are_named_where_two_limits_meet(tmp_path: Path) -> None:
+    message, path, line = refusal(tmp_path, Limits(device_peak=8 * GIB, step_overhead=0.05), floor_ms=123.4)
+    assert message.startswith(
+        "no plan keeps to device_peak 8 GiB and step_overhead 5.0%: within that time the floor is 10 GiB, in backward"
+    )
+    assert message.endswith("; under that peak a step takes at least 123.4 ms")
+    assert (path, line) == ("limits.device_peak", 5)
+
+
+def test_a_step_time_alone_has_a_floor_in_time(tmp_path: Path) -> None:
+    found = refusal(tmp_path, Limits(step_overhead=0.05), floor_ms=123.4)
+    assert found == (
+        "no plan keeps to step_overhead 5.0%: a step takes at least 123.4 ms",
+        "limits.step_overhead",
+        6,
+    )
+
+
+def test_what_has_to_leave_may_be_more_than_budget_or_host_allow(tmp_path: Path) -> None:
+    message = "no plan keeps to budget 1 GiB: what has to be offloaded takes more"
+    assert refusal(tmp_path, Limits(budget=GIB))[:2] == (message, "limits.budget")
+    message = "no plan keeps to host 1 GiB: what has to be offloaded takes more"
+    assert refusal(tmp_path, Limits(host=GIB))[:2] == (message, "limits.host")
+
+
+def test_a_host_limit_is_named_where_the_policy_has_one(tmp_path: Path) -> None:
+    limits = Limits(device_peak=8 * GIB, host=GIB)
+    assert "host" not in refusal(tmp_path, limits)[0]
+    text = POLICY.replace("  step_overhead: 5%", "  host: 1GiB")
+    assert "device_peak 8 GiB and host 1 GiB: the floor" in refusal(tmp_path, limits, text=text)[0]
+    assert (
+        "device_peak 8 GiB and budget 0 B: the floor"
+        in refusal(tmp_path, Limits(device_peak=8 * GIB, budget=0))[0]
+    )
