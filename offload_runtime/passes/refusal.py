@@ -29,7 +29,10 @@ def refuse_infeasible(
         message += f"the floor is {_floor(trace, error)}"
     else:
         message += f"within that time the floor is {_floor(trace, error)}; under that peak {least_ms}"
-    hint = "raise the limit, let more tensors be recomputed or offloaded, or shorten batch or sequence"
+    raised = "raise the limit"
+    if isinstance(limits.device_peak, int) and least_ms is None:
+        raised = f"set device_peak to {_limit_of(error.floor_bytes)} or more"
+    hint = f"{raised}, let more tensors be recomputed or offloaded, or shorten batch or sequence"
     return RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN412", message, path=path, hint=hint))
 
 
@@ -48,6 +51,11 @@ def _asked(policy: CompiledPolicy, limits: Limits) -> tuple[str, str]:
     if limits.host is not None and (not given or policy.policy.limits.host is not None):
         given["limits.host"] = f"host {format_size_short(limits.host)}"
     return next(iter(given), "limits"), " and ".join(given.values())
+
+
+def _limit_of(floor_bytes: int) -> str:
+    """Write the least limit in whole MiB that a floor allows, as a policy takes it."""
+    return f"{-(-floor_bytes // 2**20)}MiB"
 
 
 def _floor(trace: StepTrace, error: Infeasible) -> str:

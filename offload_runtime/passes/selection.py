@@ -8,6 +8,7 @@ Both end in one value, with the step that simulator and report read where the ha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -196,7 +197,8 @@ def select_planned(
     """Decide all fates together, within the limits. ``fresh`` gives a new copy of the graph each time it is called.
 
     Where the partition that carries out the fates takes more than the trial promised, the planner is asked for that
-    much less. Raises RefusedError where no plan keeps to the limits, naming the floor and what holds it.
+    much less, and at last for the least that it can promise. Raises RefusedError where no plan keeps to the limits,
+    naming the floor (of a partition, where only device memory is short) and what holds it.
     """
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
     joint, judged = fresh()
@@ -213,22 +215,31 @@ def select_planned(
         profile=setting.profile,
     )
     traced = _trace(joint, selected, choices, mode, setting, setting.profile)
-    asked, lowest = setting, None
-    for attempt in range(_MAX_ATTEMPTS):
+    asked, lowest, at_floor = setting, None, False
+    for attempt in itertools.count(1):
         try:
             step = _plan(traced, asked)
         except Infeasible as error:
-            if lowest is None:
-                raise refuse_infeasible(policy, setting.limits, traced.trace, error) from error
-            break
+            only_device = asked.limits.device_peak is not None and error.floor_ms is None
+            if at_floor or not only_device:
+                if lowest is None:
+                    raise refuse_infeasible(policy, setting.limits, traced.trace, error) from error
+                break
+            at_floor = True
+            asked = replace(asked, limits=replace(asked.limits, device_peak=error.floor_bytes))
+            continue
         planned = _carry_out(fresh, trial, step, split, mode=mode, setting=setting)
         excess = _excess(planned.selected, setting)
         if excess <= 0:
             return planned
         lowest = planned if lowest is None or excess < _excess(lowest.selected, setting) else lowest
+        if at_floor:
+            break
         assert isinstance(asked.limits.device_peak, int), "only a limit can be exceeded"
-        lower = min(asked.limits.device_peak, step.simulation.peak_bytes) - (excess << attempt)
-        asked = replace(asked, limits=replace(asked.limits, device_peak=lower))
+        lower = min(asked.limits.device_peak, step.simulation.peak_bytes) - (excess << attempt - 1)
+        asked = replace(
+            asked, limits=replace(asked.limits, device_peak=lower if attempt < _MAX_ATTEMPTS else 0)
+        )
     assert lowest is not None
     raise _refuse_excess(policy, setting, lowest.selected)
 

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["ACCELERATOR_CALLS", "AcceleratorCalls", "accelerator_operators"]
 
 _aten = torch.ops.aten
+_WHOLE_OPERATORS = (_aten._fused_rms_norm.default, _aten._fused_rms_norm_backward.default)
 
 
 class AcceleratorCalls(TorchFunctionMode):
@@ -36,15 +37,28 @@ class AcceleratorCalls(TorchFunctionMode):
 def accelerator_operators() -> Iterator[None]:
     """Keep whole what only accelerators have a kernel for; on the CPU it would be traced as its composition.
 
-    A kernel registered for the CPU tells the dispatcher that the operator is there. Fake tensors never call it.
+    A kernel registered for the CPU tells the dispatcher that the operator is there. Fake tensors never call it. The
+    registration is the process's: no other thread may trace meanwhile.
     """
     library = torch.library.Library("aten", "IMPL")
     try:
-        for name in ("_fused_rms_norm", "_fused_rms_norm_backward"):
-            library.impl(name, _not_called, "CPU")
+        for operator in _WHOLE_OPERATORS:
+            library.impl(operator, _not_called, "CPU")
+        _forget_dispatch()
         yield
     finally:
         library._destroy()
+        _forget_dispatch()
+
+
+def _forget_dispatch() -> None:
+    """Let torch look up anew which kernels the operators have.
+
+    Its dispatcher in Python keeps what it once found, through registrations (torch 2.11 and 2.13): a trace for the CPU
+    would keep operators whole that have no kernel there, and the other way round.
+    """
+    for operator in _WHOLE_OPERATORS:
+        operator._dispatch_cache.clear()
 
 
 def _not_called(*args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_for_hardware_the_graphs_are_those_of_its_device(never_runs: None) -> No
     assert attention not in here
 
 
-PLANNED = {"schedule": {"select": "planned"}, "limits": {"device_peak": "110MiB"}}
+PLANNED = {"schedule": {"select": "planned"}, "limits": {"device_peak": "120MiB"}}
 
 
 def test_planning_by_time_needs_hardware_that_is_known(never_runs: None) -> None:
@@ -117,6 +118,24 @@ def test_planning_by_time_needs_hardware_that_is_known(never_runs: None) -> None
     forecast = report.graphs[0].forecast
     assert forecast is not None
     assert forecast.hardware == "h200-pcie5"
+
+
+def test_a_floor_that_is_named_can_be_set_as_the_limit(never_runs: None) -> None:
+    request = ModelRequest("builtin:llama-tiny", batch=16, layers=2)
+
+    def explained(limit: str) -> Any:
+        policy = policy_of("auto", **{**PLANNED, "limits": {"device_peak": limit}})
+        return explain_policy(request, policy, mode="graph", hardware=H200)
+
+    with pytest.raises(RefusedError, match="PLN412") as raised:
+        explained("80MiB")
+    found = re.search(r"set device_peak to (\d+)MiB or more", raised.value.diagnostics[0].hint or "")
+    assert found is not None
+    floor = int(found[1])
+    assert explained(f"{floor}MiB").graphs[0].forecast.peak_bytes <= floor * 2**20
+    with pytest.raises(RefusedError, match="PLN412") as raised:
+        explained(f"{floor - 1}MiB")
+    assert raised.value.diagnostics[0].hint == f"{found.string}"
 
 
 def test_a_rule_that_matches_nothing_is_an_error_as_in_a_run(never_runs: None) -> None:

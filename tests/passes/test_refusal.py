@@ -9,6 +9,7 @@ from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.planning.limits import Holder, Infeasible
 from offload_runtime.policy import Limits
 from offload_runtime.step import Kernel, StepTrace
+from offload_runtime.units import parse_size
 
 GIB = 2**30
 TRACE = StepTrace((Kernel("mm", 1.0, 3), Kernel("loss", 1.0), Kernel("mm_1", 1.0, 3)), 2, 0, ())
@@ -51,6 +52,19 @@ def test_a_floor_is_named_with_its_place_and_what_holds_it(tmp_path: Path) -> No
         "limits.device_peak",
         5,
     )
+
+
+@pytest.mark.parametrize(
+    ("floor", "limit"), [(10 * GIB, "10240MiB"), (10 * GIB + 1, "10241MiB"), (1, "1MiB")]
+)
+def test_the_hint_has_the_least_limit_as_a_policy_takes_it(tmp_path: Path, floor: int, limit: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    refused = refuse_infeasible(
+        off.load_policy(file), Limits(device_peak=GIB), TRACE, Infeasible(floor, 2, HOLDERS)
+    )
+    assert (refused.diagnostics[0].hint or "").startswith(f"set device_peak to {limit} or more, ")
+    assert parse_size(limit) >= floor
 
 
 @pytest.mark.parametrize(
