@@ -60,7 +60,7 @@ _NAME_LENGTH = 60
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Causal attention of one layer; ``value_dim`` differs from ``dim`` in latent attention."""
+    """Causal attention of one layer; ``value_dim`` is less than ``dim`` in latent attention, which counts as it is."""
 
     batch: int
     heads: int

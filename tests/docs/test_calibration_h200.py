@@ -1,12 +1,15 @@
 """The parts of the calibration script that need no GPU, and the file that it writes."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+from offload_runtime.hardware import load_hardware
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 sys.path.insert(0, str(EVIDENCE))
@@ -36,6 +39,28 @@ def test_the_script_measures_the_steps_of_the_file() -> None:
 def test_rates_in_the_file_follow_from_its_times(row: dict[str, Any]) -> None:
     m, k, n = map(int, row["shape"].rstrip("t").split("x"))
     assert calibration.tflops(2 * m * k * n, row["ms"]) == pytest.approx(row["tflops"], rel=1e-3)
+
+
+@pytest.mark.parametrize("row", FILE["attention"], ids=lambda row: row["batch_heads_kvheads_seq_dim"])
+def test_rates_of_attention_follow_from_its_times_and_the_dimensions_of_queries_and_values(
+    row: dict[str, Any],
+) -> None:
+    (shape,) = (shape for shape in calibration.ATTENTIONS if str(shape) == row["batch_heads_kvheads_seq_dim"])
+    assert calibration.tflops(shape.forward_flops, row["forward_ms"]) == pytest.approx(
+        row["forward_tflops"], rel=1e-3
+    )
+    assert calibration.tflops(shape.backward_flops, row["backward_ms"]) == pytest.approx(
+        row["backward_tflops"], rel=1e-3
+    )
+
+
+def test_the_profile_names_the_range_of_the_attentions_that_were_measured() -> None:
+    figures = {figure.key: figure for figure in load_hardware("h200-pcie5").figures}
+    for side in ("forward", "backward"):
+        rates = [row[f"{side}_tflops"] for row in FILE["attention"]]
+        source = figures[f"device.attention_{side}_share"].source
+        ((low, high),) = re.findall(r"\b(\d+)(?: \([^)]*\))? to (\d+) TFLOP/s alone", source)
+        assert (float(low), float(high)) == pytest.approx((min(rates), max(rates)), abs=0.51)
 
 
 @pytest.mark.parametrize("shape", calibration.ATTENTIONS, ids=str)
