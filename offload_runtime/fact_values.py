@@ -1,0 +1,134 @@
+"""Values of facts: read from ``NAME=VALUE``, and what a condition compares them with, checked against the table."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from offload_runtime.facts import BYTES, FACTS, SHARE, Fact
+from offload_runtime.predicates import Comparison, Predicate, Scalar, comparisons
+from offload_runtime.units import parse_percent, parse_size, size_hint
+
+__all__ = ["FactProblem", "fact_hint", "fact_problems", "parse_fact", "wrong_value"]
+
+
+@dataclass(frozen=True)
+class FactProblem:
+    """What is wrong with one comparison: ``kind`` is ``name`` (no such fact) or ``value`` (never true of it)."""
+
+    comparison: Comparison
+    kind: Literal["name", "value"]
+    message: str
+    hint: str
+
+
+def fact_hint(name: str) -> str:
+    """Say which fact may have been meant by ``name``, which is none."""
+    close = difflib.get_close_matches(name, FACTS, 1, 0.6)
+    return f"did you mean {close[0]}?" if close else "`offload list facts` lists them all"
+
+
+def fact_problems(predicate: Predicate) -> tuple[FactProblem, ...]:
+    """Return every comparison of ``predicate`` that names no fact, or that the fact can never meet or miss."""
+    found = (_problem(comparison) for comparison in comparisons(predicate))
+    return tuple(problem for problem in found if problem is not None)
+
+
+def parse_fact(text: str) -> tuple[str, Scalar]:
+    """Read ``NAME=VALUE`` as ``--fact`` takes it; sizes and percentages become bytes and shares.
+
+    Raises ValueError, with the cure in its message, for an unknown name or a value that the fact cannot have.
+    """
+    name, equals, written = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r} is not NAME=VALUE, such as pipeline_parallel=1")
+    fact = FACTS.get(name)
+    if fact is None:
+        raise ValueError(f"there is no fact {name!r}; {fact_hint(name)}")
+    value = _read(fact, written)
+    wanted = wrong_value(fact, value)
+    if wanted is not None:
+        raise ValueError(f"{name} is {wanted}, not {written!r}")
+    return name, value
+
+
+def _read(fact: Fact, written: str) -> Scalar:
+    if fact.type == "text":
+        return written
+    if fact.type == "boolean":
+        return {"true": True, "false": False}.get(written, written)
+    number = _number(fact, written)
+    if number is None:
+        return written
+    return int(number) if fact.type == "integer" and float(number).is_integer() else number
+
+
+def _number(fact: Fact, value: Scalar) -> float | int | None:
+    """Return the number that ``value`` is or writes, in the fact's unit; None where it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    try:
+        if fact.unit == BYTES:
+            return int(value) if value.isdecimal() else parse_size(value)
+        if fact.unit == SHARE and value.endswith("%"):
+            return float(parse_percent(value))
+        number = float(value)
+    except ValueError:
+        return None
+    return number if number == number and abs(number) != float("inf") else None
+
+
+def _wanted(fact: Fact) -> str:
+    if fact.unit == BYTES:
+        return "a size such as 80GiB, or a whole number of bytes"
+    if fact.unit == SHARE:
+        return "a number from 0 to 1, or a percentage"
+    count = "a whole number" if fact.type == "integer" else "a number"
+    return count if fact.unit is None else f"{count} in {fact.unit}"
+
+
+def _problem(comparison: Comparison) -> FactProblem | None:
+    fact = FACTS.get(comparison.fact)
+    if fact is None:
+        hint = fact_hint(comparison.fact)
+        return FactProblem(comparison, "name", f"there is no fact {comparison.fact!r}", hint)
+    values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
+    if comparison.operator not in ("is", "in") and not fact.has_order:
+        message = f"{fact.name} has no order: {comparison.operator} cannot be asked of it"
+        return FactProblem(comparison, "value", message, "write is, or in")
+    for value in values:
+        if fact.unit == SHARE and isinstance(value, str):
+            # A condition compares numbers and sizes; a percentage would be compared as a text.
+            return _bad_value(comparison, fact, value, "write the share as a number, such as 0.05")
+        if wrong_value(fact, value) is not None:
+            hint = size_hint(value) if fact.unit == BYTES else _value_hint(fact, value)
+            return _bad_value(comparison, fact, value, hint)
+    return None
+
+
+def _bad_value(comparison: Comparison, fact: Fact, value: Scalar, hint: str) -> FactProblem:
+    wanted = wrong_value(fact, value) or "a number from 0 to 1"
+    return FactProblem(comparison, "value", f"{fact.name} is {wanted}, never {value!r}", hint)
+
+
+def _value_hint(fact: Fact, value: Scalar) -> str:
+    close = difflib.get_close_matches(str(value), fact.choices, 1, 0.6)
+    return f"did you mean {close[0]}?" if close else f"such as {fact.example}"
+
+
+def wrong_value(fact: Fact, value: Scalar) -> str | None:
+    """Return None where ``value`` can be the fact's value, else what its values are."""
+    if fact.choices:
+        return None if value in fact.choices else f"one of {', '.join(fact.choices)}"
+    if fact.type == "boolean":
+        return None if isinstance(value, bool) else "true or false"
+    if fact.type == "text":
+        return None if isinstance(value, str) and value else "a text"
+    number = _number(fact, value)
+    if number is None or number < 0 or (fact.unit == SHARE and number > 1):
+        return _wanted(fact)
+    whole = fact.type != "integer" or float(number).is_integer()
+    return None if whole else _wanted(fact)
