@@ -6,7 +6,7 @@ is an error of the case: it would hold only by accident.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from offload_runtime.implication import implies
 from offload_runtime.matching import SavedActivation, UnknownKeyError, matches
 from offload_runtime.op_classes import OP_CLASSES, class_of_overload
 from offload_runtime.op_names import check_op, op_hint
-from offload_runtime.policy import RESERVED_RULE_NAMES, Rule
+from offload_runtime.policy import RESERVED_RULE_NAMES
 from offload_runtime.shape import Hint, check_shape, did_you_mean, load_schema
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE, locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
@@ -118,12 +118,24 @@ def run_policy_tests(reference: str) -> PolicyTestResult:
     if policy is None or findings.num_errors:
         return PolicyTestResult(name, None, (), (), (), sorted_diagnostics(findings.diagnostics))
     cases = tuple(_run_case(case, policy) for case in _read_cases(root, findings))
-    rules = tuple(rule.name for rule in _rules_that_decide(policy.policy.rules))
+    rules = _rules_that_decide(policy)
     decided = {case.decision.rule for case in cases if case.passed and case.decision is not None}
     covered = tuple(rule for rule in rules if rule in decided)
     return PolicyTestResult(
         name, policy.name, cases, rules, covered, sorted_diagnostics(findings.diagnostics)
     )
+
+
+def untested_policy(reference: str) -> PolicyTestResult:
+    """Return the result for a policy without a test file: no case ran, and each of its rules is uncovered.
+
+    Findings are in the result, never raised.
+    """
+    try:
+        policy = load_policy(reference)
+    except OffloadError as error:
+        return PolicyTestResult(reference, None, (), (), (), error.diagnostics)
+    return PolicyTestResult(reference, policy.name, (), _rules_that_decide(policy), (), ())
 
 
 def check_test_document(document: Document) -> tuple[Diagnostic, ...]:
@@ -288,11 +300,14 @@ def _compare(case: PolicyCase, decision: Decision) -> tuple[Diagnostic, ...]:
     return (Diagnostic.at(case.expect_span, "PTS201", message, hint=hint),)
 
 
-def _rules_that_decide(rules: Sequence[Rule]) -> Iterator[Rule]:
+def _rules_that_decide(policy: CompiledPolicy) -> tuple[str, ...]:
     """Leave out inherited rules that a rule of the child hides whole: no case can reach them."""
-    for index, rule in enumerate(rules):
-        if not (rule.inherited and any(implies(rule.match, earlier.match) for earlier in rules[:index])):
-            yield rule
+    rules = policy.policy.rules
+    return tuple(
+        rule.name
+        for index, rule in enumerate(rules)
+        if not (rule.inherited and any(implies(rule.match, earlier.match) for earlier in rules[:index]))
+    )
 
 
 def _value(node: Node | None) -> Any:

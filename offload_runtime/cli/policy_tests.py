@@ -13,7 +13,7 @@ from offload_runtime.cli.options import format_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
 from offload_runtime.errors import Diagnostic, Severity, UsageError
-from offload_runtime.policy_tests import PolicyTestResult, run_policy_tests
+from offload_runtime.policy_tests import PolicyTestResult, run_policy_tests, untested_policy
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE, locate_policy
 
 
@@ -24,10 +24,11 @@ from offload_runtime.shipped import POLICY_FILE, TEST_FILE, locate_policy
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    help="Fail where the cases cover fewer of all rules than this.",
+    help="Fail where the cases cover fewer of all rules than this; rules of a policy without tests count as "
+    "uncovered.",
 )
 @click.option("--require-tests", is_flag=True, help="Fail for a policy that has no test file.")
-@format_option()
+@format_option("sarif", "github")
 def command(paths: tuple[str, ...], coverage: bool, fail_under: float | None, require_tests: bool) -> Outcome:
     """Run policy tests (cases.yaml): what a policy decides for given tensors. Loads no torch.
 
@@ -40,24 +41,29 @@ def command(paths: tuple[str, ...], coverage: bool, fail_under: float | None, re
       offload test policies --coverage --fail-under 100 --require-tests
     """
     references, untested = _tests(paths or (".",))
-    results = [run_policy_tests(reference) for reference in references]
-    if not results and not untested:
+    if not references and not untested:
         hint = f"write a {TEST_FILE} beside a policy, or name one"
         raise UsageError(
             Diagnostic("CLI607", "error", f"there is no policy in {' '.join(paths) or '.'}", hint=hint)
         )
-    findings = [finding for result in results for finding in result.all_diagnostics]
+    results = [run_policy_tests(reference) for reference in references]
+    without = [untested_policy(file) for file in untested]
+    findings = [finding for result in (*results, *without) for finding in result.all_diagnostics]
     findings += [_untested(file, "error" if require_tests else "warning") for file in untested]
-    reached = Coverage.of(results)
+    reached = Coverage.of([*results, *without])
     if fail_under is not None and not reached.reaches(fail_under):
-        findings.append(_too_little(reached, fail_under, results))
+        findings.append(_too_little(reached, fail_under, [*results, *without]))
     return Outcome(
-        data=_data(results, untested, reached),
+        data=_data(results, without, reached),
         text="\n".join(
-            [*(_line(result, coverage) for result in results if result.policy), _total(results, reached)]
+            [
+                *(_line(result, coverage) for result in results if result.policy),
+                *(_untested_line(result) for result in without if coverage),
+                _total(results, reached),
+            ]
         ),
         diagnostics=tuple(findings),
-        exit_code=_exit_code(results, findings),
+        exit_code=_exit_code([*results, *without], findings),
         diagnostics_are_output=True,
     )
 
@@ -117,7 +123,9 @@ def _too_little(reached: Coverage, fail_under: float, results: Sequence[PolicyTe
     return Diagnostic("PTS211", "error", message, hint=f"add a case for {', '.join(uncovered)}")
 
 
-def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], reached: Coverage) -> dict[str, Any]:
+def _data(
+    results: Sequence[PolicyTestResult], without: Sequence[PolicyTestResult], reached: Coverage
+) -> dict[str, Any]:
     return {
         "passed": sum(result.num_passed for result in results),
         "failed": sum(result.num_failed for result in results),
@@ -134,14 +142,22 @@ def _data(results: Sequence[PolicyTestResult], untested: Sequence[str], reached:
             }
             for result in results
         ],
-        "untested": list(untested),
+        "untested": [result.file for result in without],
     }
 
 
 def _line(result: PolicyTestResult, coverage: bool) -> str:
     line = f"{result.file}: {_counts(result.num_passed, result.num_failed)}, "
     line += f"rule coverage {Coverage.of([result])}"
-    return line + "".join(f"\n  not covered: {rule}" for rule in result.uncovered if coverage)
+    return line + (_uncovered_lines(result) if coverage else "")
+
+
+def _untested_line(result: PolicyTestResult) -> str:
+    return f"{result.file}: no tests{_uncovered_lines(result)}"
+
+
+def _uncovered_lines(result: PolicyTestResult) -> str:
+    return "".join(f"\n  not covered: {rule}" for rule in result.uncovered)
 
 
 def _total(results: Sequence[PolicyTestResult], reached: Coverage) -> str:

@@ -98,6 +98,48 @@ def test_coverage_is_counted_exactly_and_never_rounded_up(
     assert str(coverage) == text
 
 
+def test_the_rules_of_a_policy_without_tests_count_as_uncovered(offload: Offload, small: Path) -> None:
+    (small / "cases.yaml").write_text(CASES + ATTENTION)
+    other = small.parent / "other"
+    other.mkdir()
+    (other / "policy.yaml").write_text(POLICY.replace("name: small", "name: other"))
+    finished = offload("test", ".", "--fail-under", "51", "--coverage", "--format", "json")
+    assert finished.exit_code == 1
+    assert finished.document["data"]["rule_coverage"] == 0.5
+    hints = {d["code"]: d["hint"] for d in finished.document["diagnostics"]}
+    assert hints["PTS211"] == "add a case for products (other), attention (other)"
+    assert offload("test", ".", "--fail-under", "50").exit_code == 0
+    text = offload("test", ".", "--coverage").stdout
+    assert "other/policy.yaml: no tests\n  not covered: products\n  not covered: attention\n" in text
+
+
+def test_a_policy_without_tests_and_without_rules_leaves_nothing_uncovered(
+    offload: Offload, small: Path
+) -> None:
+    (small / "cases.yaml").unlink()
+    (small / "policy.yaml").write_text(POLICY.partition("  rules:")[0])
+    assert offload("test", "small", "--fail-under", "100").exit_code == 0
+
+
+def test_a_policy_without_tests_that_is_wrong_fails_with_its_findings(offload: Offload, small: Path) -> None:
+    (small / "cases.yaml").unlink()
+    (small / "policy.yaml").write_text(POLICY.replace("op: matmul", "op: matmull"))
+    finished = offload("test", "small", "--format", "json")
+    assert finished.exit_code == 1
+    assert {d["code"] for d in finished.document["diagnostics"]} == {"POL120", "PTS210"}
+
+
+@pytest.mark.parametrize(
+    ("output_format", "shown"), [("github", "::error file=small/cases.yaml,line=7"), ("sarif", '"PTS201"')]
+)
+def test_failures_are_annotations_where_that_is_asked_for(
+    offload: Offload, small: Path, output_format: str, shown: str
+) -> None:
+    (small / "cases.yaml").write_text(CASES.replace("action: save", "action: offload"))
+    finished = offload("test", "small", "--format", output_format)
+    assert (finished.exit_code, shown in finished.stdout) == (1, True)
+
+
 def test_full_coverage_satisfies_the_highest_demand(offload: Offload, small: Path) -> None:
     (small / "cases.yaml").write_text(CASES + ATTENTION)
     assert offload("test", "small", "--fail-under", "100").exit_code == 0
