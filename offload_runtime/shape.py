@@ -138,7 +138,8 @@ class _Checker:
             i for i, branch in enumerate(branches) if "type" in branch and _has_type(node, branch["type"])
         ]
         if isinstance(node, MapNode) and len(fitting) > 1:
-            fitting = [i for i in fitting if set(branches[i].get("required", ())) & set(node.entries)]
+            distances = {i: _distance(node, branches[i]) for i in fitting}
+            fitting = [i for i in fitting if distances[i] == min(distances.values())]
         if len(fitting) == 1:
             return results[fitting[0]]
         return [self._expected(node, schema)]
@@ -214,6 +215,8 @@ class _Checker:
                 failures += self.check(value, properties[key])
             elif schema.get("additionalProperties", True) is False:
                 failures.append(self._unknown_key(node, key, properties))
+            elif isinstance(schema.get("additionalProperties"), Mapping):
+                failures += self.check(value, schema["additionalProperties"])
         return failures
 
     def _count_failure(self, node: MapNode, schema: Schema, properties: Mapping[str, Schema]) -> Failure:
@@ -265,6 +268,14 @@ class _Checker:
     ) -> Failure:
         diagnostic = Diagnostic.at(node.span, code, message, path=node.path, hint=hint)
         return Failure(diagnostic, None if usable else node.path)
+
+
+def _distance(node: MapNode, branch: Schema) -> tuple[int, int]:
+    """Say how far ``node`` is from what ``branch`` describes: words that have to stand there, keys that are missing."""
+    given = {key: value.value for key, value in node.entries.items() if isinstance(value, ScalarNode)}
+    fixed = {key: p["const"] for key, p in branch.get("properties", {}).items() if "const" in p}
+    num_other = sum(key in given and not _same(given[key], word) for key, word in fixed.items())
+    return num_other, len(set(branch.get("required", ())) - set(node.entries))
 
 
 def _has_type(node: Node, names: str | Sequence[str]) -> bool:

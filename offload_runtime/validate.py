@@ -99,10 +99,18 @@ def _check_hardware(document: Document, target: str | None, overrides: Overrides
     return read_hardware(document).diagnostics
 
 
+def _check_card(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+    # Only here, for the same reason.
+    from offload_runtime.card_reading import read_card
+
+    return read_card(document).diagnostics
+
+
 CHECKS: Mapping[str, Callable[[Document, str | None, Overrides], tuple[Diagnostic, ...]]] = {
     "Policy": _check_policy,
     "PolicyTest": _check_test,
     "HardwareProfile": _check_hardware,
+    "SkillCard": _check_card,
 }
 
 

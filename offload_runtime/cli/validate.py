@@ -1,4 +1,4 @@
-"""`offload validate`: check policies and policy tests."""
+"""`offload validate`: check policies, policy tests and skill cards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 
 import click
 
+from offload_runtime.card import CARD_FILE
 from offload_runtime.cli.options import format_option, set_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
@@ -26,17 +27,17 @@ from offload_runtime.validate import FileVerdict, validate_file
 @set_option
 @format_option("sarif", "github")
 def command(paths: tuple[str, ...], target: str | None, overrides: tuple[str, ...]) -> Outcome:
-    """Check policies and policy tests: shape, meaning, limits. Loads no torch.
+    """Check policies, policy tests and skill cards: shape, meaning, limits. Loads no torch.
 
-    PATH is a file, the name of a shipped policy, or a folder, which stands for each policy.yaml and
-    cases.yaml in and below it.
+    PATH is a file, the name of a shipped policy, or a folder, which stands for each policy.yaml,
+    cases.yaml and card.yaml in and below it.
 
     \b
     Example:
       offload validate policies/balanced/policy.yaml
       offload validate policies --for inductor --format github
     """
-    files = files_named(paths, (POLICY_FILE, TEST_FILE))
+    files = files_named(paths, (POLICY_FILE, TEST_FILE, CARD_FILE))
     verdicts = [validate_file(file, target=target, overrides=overrides) for file in files]
     return Outcome(
         data={"files": [{"file": v.file, "kind": v.kind, "ok": v.ok} for v in verdicts]},

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from offload_runtime.codes import (
     bench,
     capture,
+    cards,
     hardware,
     models,
     pictures,
@@ -36,6 +37,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "CLI": "usage",
         "MOD": "models and comparisons",
         "HWP": "hardware profiles",
+        "CRD": "skill cards",
         "BEN": "paired measurements",
     }
 )
@@ -61,5 +63,6 @@ CODES: Mapping[str, CodeEntry] = _table(
         pictures.CODES,
         bench.CODES,
         hardware.CODES,
+        cards.CODES,
     )
 )
