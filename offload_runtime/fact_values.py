@@ -95,26 +95,24 @@ def _problem(comparison: Comparison) -> FactProblem | None:
     if fact is None:
         hint = fact_hint(comparison.fact)
         return FactProblem(comparison, "name", f"there is no fact {comparison.fact!r}", hint)
-    values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
     if comparison.operator not in ("is", "in") and not fact.has_order:
         message = f"{fact.name} has no order: {comparison.operator} cannot be asked of it"
         return FactProblem(comparison, "value", message, "write is, or in")
+    values = comparison.value if isinstance(comparison.value, tuple) else (comparison.value,)
     for value in values:
-        if fact.unit == SHARE and isinstance(value, str):
-            # A condition compares numbers and sizes; a percentage would be compared as a text.
-            return _bad_value(comparison, fact, value, "write the share as a number, such as 0.05")
-        if wrong_value(fact, value) is not None:
-            hint = size_hint(value) if fact.unit == BYTES else _value_hint(fact, value)
-            return _bad_value(comparison, fact, value, hint)
+        # A condition compares numbers and sizes: a share that is written as a percentage would be a text.
+        is_percentage = fact.unit == SHARE and isinstance(value, str)
+        if is_percentage or wrong_value(fact, value) is not None:
+            wanted = "a number from 0 to 1" if fact.unit == SHARE else wrong_value(fact, value)
+            return FactProblem(
+                comparison, "value", f"{fact.name} is {wanted}, never {value!r}", _value_hint(fact, value)
+            )
     return None
 
 
-def _bad_value(comparison: Comparison, fact: Fact, value: Scalar, hint: str) -> FactProblem:
-    wanted = wrong_value(fact, value) or "a number from 0 to 1"
-    return FactProblem(comparison, "value", f"{fact.name} is {wanted}, never {value!r}", hint)
-
-
 def _value_hint(fact: Fact, value: Scalar) -> str:
+    if fact.unit == BYTES:
+        return size_hint(value)
     close = difflib.get_close_matches(str(value), fact.choices, 1, 0.6)
     return f"did you mean {close[0]}?" if close else f"such as {fact.example}"
 

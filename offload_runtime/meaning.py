@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offload_runtime.errors import Diagnostic, Span
+from offload_runtime.fact_values import fact_problems
 from offload_runtime.implication import fits_nothing, implies
 from offload_runtime.op_classes import OP_CLASSES, class_of_overload
 from offload_runtime.policy import Limits, Policy, Rule
@@ -21,6 +22,7 @@ def check_meaning(policy: Policy, *, is_whole: bool = True) -> tuple[Diagnostic,
     """
     findings = [finding for rule in policy.rules for finding in _check_rule(rule)]
     findings += _select_conflicts(policy)
+    findings += _fact_problems(policy)
     if is_whole:
         findings += [finding for rule in policy.rules for finding in _check_satisfiable(rule)]
         findings += _unreachable_rules(policy)
@@ -122,6 +124,13 @@ def _select_conflicts(policy: Policy) -> Iterator[Diagnostic]:
                 path=f"limits.{key}",
                 hint=f"write schedule: {{select: planned}}, or drop {key}",
             )
+
+
+def _fact_problems(policy: Policy) -> Iterator[Diagnostic]:
+    for problem in fact_problems(policy.requires) if policy.requires is not None else ():
+        code = "POL114" if problem.kind == "name" else "POL115"
+        span = problem.comparison.span
+        yield Diagnostic.at(span, code, problem.message, path="requires", hint=problem.hint)
 
 
 def _idle_budget(policy: Policy) -> Iterator[Diagnostic]:

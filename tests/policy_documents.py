@@ -80,7 +80,7 @@ MATCHES: st.SearchStrategy[dict[str, Any]] = st.recursive(
     max_leaves=2,
 )
 COMPARISONS = st.tuples(
-    st.sampled_from(["pipeline_parallel", "gpu.free_bytes", "cuda_graphs"]),
+    st.sampled_from(["pipeline_parallel", "gpu_free_bytes", "cuda_graphs"]),
     st.sampled_from([("is", "x"), ("is", True), ("lt", 3), ("le", "8GiB"), ("ge", 0.5), ("in", ["a", 1])]),
 ).map(lambda pair: {"fact": pair[0], pair[1][0]: pair[1][1]})
 PREDICATES: st.SearchStrategy[Any] = st.recursive(

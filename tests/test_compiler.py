@@ -93,7 +93,7 @@ def test_a_compiled_policy_is_a_frozen_hashable_printable_value() -> None:
         {"activations": DATA["activations"] | {"layers_of": ["a.*"]}},  # type: ignore[operator]
         {"gradients": {"offload": True}},
         {"expect": {"moved": {"min": "1B"}}},
-        {"requires": {"fact": "x", "is": 1}},
+        {"requires": {"fact": "num_gpus", "is": 1}},
     ],
     ids=str,
 )

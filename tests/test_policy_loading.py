@@ -104,9 +104,9 @@ def test_the_last_base_wins_over_the_first(tmp_path: Path) -> None:
 
 
 def test_a_condition_is_one_value_and_replaces_the_inherited_one(tmp_path: Path) -> None:
-    write(tmp_path, "base", "activations: {default: auto}\nrequires: {all: [{fact: a, is: 1}]}\n")
-    child = write(tmp_path, "child", "extends: [./base.yaml]\nrequires: {any: [{fact: b, is: 2}]}\n")
-    assert "any: [{fact: b, is: 2}]" in str(load_policy(child))
+    write(tmp_path, "base", "activations: {default: auto}\nrequires: {all: [{fact: num_gpus, is: 1}]}\n")
+    child = write(tmp_path, "child", "extends: [./base.yaml]\nrequires: {any: [{fact: num_layers, is: 2}]}\n")
+    assert "any: [{fact: num_layers, is: 2}]" in str(load_policy(child))
     assert "all" not in str(load_policy(child))
 
 

@@ -26,6 +26,8 @@ SEMANTIC_CODES = frozenset(
         "POL104",  # a size that is not a whole number of bytes
         "POL106",  # a slice that selects nothing
         "POL107",  # '**' inside a segment
+        "POL114",
+        "POL115",
         "POL120",
         "POL121",
         "POL122",

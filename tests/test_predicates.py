@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from offload_runtime.compiler import load_policy
+from offload_runtime.document import document_from_data
+from offload_runtime.policy_reading import read_predicate
 from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 
 FACTS: dict[str, Scalar] = {"pp": 2, "free": 16 * 2**30, "gpu": "h100", "graphs": True, "share": 0.5}
 
 
 def predicate(data: Any) -> Predicate:
-    head = {"apiVersion": "offload/v1", "kind": "Policy", "name": "x", "activations": {"default": "auto"}}
-    read = load_policy(head | {"requires": data}).policy.requires
+    read = read_predicate(document_from_data(data).root)
     assert read is not None
     return read
 

@@ -138,6 +138,25 @@ _SHAPE = (
         "extends: [sac-default, sac-default]",
         "extends: [sac-default]",
     ),
+    CodeEntry(
+        "POL114",
+        "error",
+        "a fact that does not exist",
+        "A condition names facts of one table, so that a misspelt one cannot pass as a fact that nobody knows.",
+        "`offload list facts` lists them; the finding names the closest one.",
+        "requires: {fact: pipeline_paralel, le: 1}",
+        "requires: {fact: pipeline_parallel, le: 1}",
+    ),
+    CodeEntry(
+        "POL115",
+        "error",
+        "a value that the fact never has",
+        "The fact is a count, a size, a share, a word of a list, or yes or no: compared with something else, the "
+        "condition could never hold, or never fail.",
+        "Write a value of the fact's kind; `offload list facts` shows an example of each.",
+        "requires: {fact: gpu_total_bytes, ge: large}",
+        "requires: {fact: gpu_total_bytes, ge: 80GB}",
+    ),
 )
 
 _MEANING = (

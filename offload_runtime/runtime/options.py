@@ -13,10 +13,12 @@ import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
+from offload_runtime.facts import FACTS
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Variant
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
+from offload_runtime.runtime.machine_facts import known_facts
 from offload_runtime.runtime.setting import read_hardware_option
 from offload_runtime.targets import check_target
 
@@ -114,41 +116,43 @@ def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
         )
 
 
-def refuse_unsupported(policy: Policy, mode: str) -> None:
-    """Raise RefusedError, naming every clause that this runtime does not carry out in ``mode``."""
+def refuse_unsupported(policy: Policy, mode: str, hardware: HardwareProfile | None = None) -> None:
+    """Raise RefusedError, naming every clause that this runtime does not carry out in ``mode``.
+
+    ``requires`` is asked of this process and its machine, or of ``hardware`` where the policy is planned for that.
+    """
     findings = list(check_target(policy, mode))
     if policy.requires is not None:
-        findings += _check_requires(policy, policy.requires)
+        facts = {**known_facts(hardware), "mode": mode}
+        findings += _check_requires(policy, policy.requires, facts)
     if findings:
         raise RefusedError(*findings)
 
 
-def _check_requires(policy: Policy, predicate: Predicate) -> list[Diagnostic]:
-    facts = known_facts()
+def _check_requires(policy: Policy, predicate: Predicate, facts: Mapping[str, Scalar]) -> list[Diagnostic]:
     holds = evaluate(predicate, facts)
     if holds:
         return []
     named = sorted({comparison.fact for comparison in comparisons(predicate)})
     if holds is None:
-        unknown = ", ".join(fact for fact in named if fact not in facts)
-        message, hint = (
-            f"'requires' cannot be checked: unknown here: {unknown}",
-            "leave out what nobody can know here",
-        )
+        unknown = [fact for fact in named if fact not in facts]
+        described = ", ".join(f"{fact} ({_origin(fact)})" for fact in unknown)
+        message = f"'requires' cannot be checked: unknown here: {described}"
+        hint = "leave out what nobody can know here; `offload facts` shows what is known"
     else:
         shown = ", ".join(f"{fact}={facts[fact]}" for fact in named if fact in facts)
-        message, hint = f"'requires' does not hold: {shown}", "change the run, or the policy's requires"
+        message, hint = (
+            f"'requires' does not hold: {shown}",
+            "change the run, or the policy's requires",
+        )
     return [Diagnostic.at(policy.span_of("requires"), "RUN520", message, path="requires", hint=hint)]
 
 
-def known_facts() -> dict[str, Scalar]:
-    """Return the facts that the runtime itself can establish.
-
-    With one process every degree of parallelism is 1; with more, only their number is known.
-    """
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    world_size = torch.distributed.get_world_size() if distributed else 1
-    facts: dict[str, Scalar] = {"world_size": world_size, "num_gpus": torch.cuda.device_count()}
-    if world_size == 1:
-        facts |= {"pipeline_parallel": 1, "tensor_parallel": 1, "data_parallel": 1, "expert_parallel": 1}
-    return facts
+def _origin(fact: str) -> str:
+    """Say who would know a fact; a policy that was read names only facts of the table."""
+    return {
+        "machine": "of the machine",
+        "model": "of the model",
+        "configuration": "of the training configuration",
+        "measurement": "measured in a run",
+    }[FACTS[fact].source]

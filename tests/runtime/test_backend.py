@@ -109,7 +109,8 @@ def test_two_policies_in_one_process_do_not_share_a_graph() -> None:
         ({"policy": POLICY, "hardware": {"kind": "Hardware"}}, "POL101"),
         ({"policy": {**POLICY, "gradients": {"offload": True}}}, "POL190"),
         ({"policy": {**POLICY, "requires": {"fact": "pipeline_parallel", "gt": 1}}}, "RUN520"),
-        ({"policy": {**POLICY, "requires": {"fact": "phase_of_the_moon", "is": "full"}}}, "RUN520"),
+        ({"policy": {**POLICY, "requires": {"fact": "slowdown", "lt": 1.05}}}, "RUN520"),
+        ({"policy": {**POLICY, "requires": {"fact": "phase_of_the_moon", "is": "full"}}}, "POL114"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused_by_name(
