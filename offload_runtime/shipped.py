@@ -1,7 +1,7 @@
-"""Where policies come from: the shipped ones by name, others by path.
+"""Where shipped files are: policies by name, others by path, and the folder of the skills.
 
-Findings name a shipped file ``policies/NAME/policy.yaml`` wherever it is installed, so that output does not
-depend on the machine.
+Findings name a shipped file ``policies/NAME/policy.yaml`` or ``skills/NAME/card.yaml`` wherever it is installed, so
+that output does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ def policies_directory() -> Path:
     package = Path(__file__).parent
     installed = package / "policies"
     return installed if installed.is_dir() else package.parent / "policies"
+
+
+@lru_cache(maxsize=1)
+def skills_directory() -> Path:
+    """Return the folder of the skills: in the installed package, where installers look, or beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / ".agents" / "skills"
+    return installed if installed.is_dir() else package.parent / "skills"
 
 
 def shipped_policies() -> tuple[str, ...]:
@@ -69,8 +77,9 @@ def find_source(name: str) -> Path:
     """Return the path of the file that findings call ``name``."""
     path = Path(name)
     parts = path.parts
-    if len(parts) > 1 and parts[0] == "policies" and not _exists(path):
-        return policies_directory().joinpath(*parts[1:])
+    shipped = {"policies": policies_directory, "skills": skills_directory}.get(parts[0]) if parts else None
+    if len(parts) > 1 and shipped is not None and not _exists(path):
+        return shipped().joinpath(*parts[1:])
     return path
 
 

@@ -32,9 +32,12 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "bench": "offload_runtime.cli.bench",
         "codes": "offload_runtime.cli.codes",
         "compare": "offload_runtime.cli.compare",
+        "diff": "offload_runtime.cli.diff",
+        "docs": "offload_runtime.cli.docs",
         "explain": "offload_runtime.cli.explain",
         "list": "offload_runtime.cli.catalog",
         "plan": "offload_runtime.cli.plan",
+        "skills": "offload_runtime.cli.skills",
         "test": "offload_runtime.cli.policy_tests",
         "validate": "offload_runtime.cli.validate",
     }

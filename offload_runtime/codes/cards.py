@@ -1,4 +1,7 @@
-"""CRDxxx: skill cards, by themselves (1xx). What their shape has in common with other files is POL1xx."""
+"""CRDxxx: skill cards, by themselves (1xx), against evidence (2xx), code and tests (3xx); texts and evals (4xx, 5xx).
+
+What their shape has in common with other files is POL1xx.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,167 @@ _THE_CARD = (
         "code: RUN999",
         "code: RUN503",
     ),
+    CodeEntry(
+        "CRD105",
+        "error",
+        "a card under another name than its folder",
+        "A skill is found by its folder and named by its card, so that the two have to agree.",
+        "Write the folder's name, or rename the folder.",
+    ),
+)
+_EVIDENCE = (
+    CodeEntry(
+        "CRD201",
+        "error",
+        "no such result file",
+        "A number of ours follows from a result file in docs/evidence; this one is not there, or no JSON.",
+        "Correct the name, or measure again and store the result.",
+        "evidence: {file: docs/evidence/no-such-run.json, value: /ratio}",
+    ),
+    CodeEntry(
+        "CRD202",
+        "error",
+        "the result file does not give the number",
+        "The pointer leads nowhere in the result file, or to something that is no number.",
+        "Correct the pointer.",
+        "evidence: {file: docs/evidence/run.json, value: /ratios}",
+        "evidence: {file: docs/evidence/run.json, value: /ratio}",
+    ),
+    CodeEntry(
+        "CRD203",
+        "error",
+        "a stale number",
+        "The result file gives another number than the card states, at the digits that the card gives.",
+        "Write the number of the file, or find out why the file changed.",
+    ),
+)
+_CODE = (
+    CodeEntry(
+        "CRD301",
+        "error",
+        "a symbol that is gone",
+        "The code that makes a claim true is not where the card says: it was renamed, moved or removed.",
+        "Name what does it now, or take the claim back.",
+        "symbol: offload_runtime/units.py::parse_sizes",
+        "symbol: offload_runtime/units.py::parse_size",
+    ),
+    CodeEntry(
+        "CRD302",
+        "error",
+        "a test that is gone",
+        "The test that holds a claim or provokes an error is not where the card says.",
+        "Name the test that does it now, or write one.",
+    ),
+    CodeEntry(
+        "CRD303",
+        "error",
+        "an error text that no message has",
+        "Who searches for the text that a program printed has to find it on the card, so the card gives it exactly; "
+        "... stands for each part that varies.",
+        "Write the message as the program prints it now.",
+    ),
+    CodeEntry(
+        "CRD304",
+        "error",
+        "a test of something else",
+        "The test that a failure mode names has to be about its error: it names the code, or a part of the text.",
+        "Name the test that provokes the error.",
+    ),
+    CodeEntry(
+        "CRD305",
+        "error",
+        "a named test fails",
+        "A claim or a failure mode rests on this test, and it does not pass.",
+        "Run the test and see; until it passes, the card says something that is not so.",
+        "offload skills check --run-tests",
+    ),
+)
+_TEXT = (
+    CodeEntry(
+        "CRD401",
+        "error",
+        "SKILL.md breaks a rule of Agent Skills",
+        "Agents find a skill by name and description in the frontmatter of its SKILL.md, and read its text whole.",
+        "Do what the finding says.",
+    ),
+    CodeEntry(
+        "CRD402",
+        "error",
+        "a link that leads nowhere",
+        "SKILL.md and its references link to files of the same skill.",
+        "Correct the link; it is relative to the file that it stands in.",
+    ),
+    CodeEntry(
+        "CRD403",
+        "error",
+        "a command that does not exist",
+        "A card or text names a command or an option that the command line does not have.",
+        "Write the command as `offload COMMAND --help` shows it.",
+        "offload plan fit --modell MODEL",
+        "offload plan fit --model MODEL",
+    ),
+)
+_EVALS = (
+    CodeEntry(
+        "CRD501",
+        "error",
+        "evals that say too little",
+        "A skill has at least three prompts that should trigger it and three near misses, under names of their own; a "
+        "prompt that names the skill says nothing about its description.",
+        "Do what the finding says.",
+    ),
+    CodeEntry(
+        "CRD502",
+        "error",
+        "the right answer fails",
+        "The stored right answer has to pass every assertion; here the assertions ask for something else.",
+        "Correct the answer, or the assertion.",
+    ),
+    CodeEntry(
+        "CRD503",
+        "error",
+        "the wrong answer passes",
+        "Assertions that a wrong answer passes tell nothing about an answer.",
+        "Add the assertion that tells the two stored answers apart.",
+    ),
+    CodeEntry(
+        "CRD504",
+        "note",
+        "an eval that was not graded",
+        "What the wrong answer should fail trains a model, which is done on request only.",
+        "Grade it with --run-tests.",
+        "offload skills check",
+        "offload skills check --run-tests",
+    ),
+)
+_USE = (
+    CodeEntry(
+        "CRD601",
+        "error",
+        "there is no such skill",
+        "The name is that of a shipped skill or of the package's own card; anything else is the path of a folder.",
+        "`offload skills list` lists the names.",
+        "offload skills show tune-offload",
+        "offload skills show tune-activation-offload",
+    ),
+    CodeEntry(
+        "CRD602",
+        "error",
+        "a file that is in the way",
+        "Where a skill is to be installed stands a file of the same name with other contents: perhaps somebody's work.",
+        "Look at it; --force replaces it.",
+        "offload skills install --to .agents/skills",
+        "offload skills install --to .agents/skills --force",
+    ),
+    CodeEntry(
+        "CRD603",
+        "error",
+        "there is no checkout to run tests in",
+        "The tests that cards name are those of the project's repository, and this package is installed without it.",
+        "Run the command in a checkout, with the package installed from there.",
+        "offload skills check --run-tests",
+        "offload skills check",
+    ),
 )
 
-CODES = _THE_CARD
+CODES = _THE_CARD + _EVIDENCE + _CODE + _TEXT + _EVALS + _USE
