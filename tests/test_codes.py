@@ -11,7 +11,7 @@ from offload_runtime.codes import CODES, FAMILIES, CodeEntry
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "offload_runtime"
-CODE = re.compile(r'"((?:YAML|POL|PTS|GRF|PLN|RUN|CLI|MOD|HWP|BEN|CRD)[0-9]{3})"')
+CODE = re.compile(r'"((?:YAML|POL|PTS|GRF|PLN|RUN|CLI|MOD|HWP|BEN|CRD|DOC)[0-9]{3})"')
 
 # Codes that no file can provoke, with the test that does.
 PROVOKED_ELSEWHERE = {

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from offload_runtime.codes import (
     bench,
     capture,
+    docs,
     cards,
     hardware,
     models,
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "HWP": "hardware profiles",
         "CRD": "skill cards",
         "BEN": "paired measurements",
+        "DOC": "documentation",
     }
 )
 
@@ -64,5 +66,6 @@ CODES: Mapping[str, CodeEntry] = _table(
         bench.CODES,
         hardware.CODES,
         cards.CODES,
+        docs.CODES,
     )
 )
