@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from offload_runtime.models.configs import GroupedQueryAttention, LatentAttention
-from offload_runtime.models.layers import Linear
+from offload_runtime.models.configs import Adapters, GroupedQueryAttention, LatentAttention
+from offload_runtime.models.layers import Linear, projection
 
 
 class Rotary(nn.Module):
@@ -54,13 +54,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Causal self-attention with grouped heads."""
 
-    def __init__(self, dim: int, config: GroupedQueryAttention, eps: float) -> None:
+    def __init__(
+        self, dim: int, config: GroupedQueryAttention, eps: float, adapters: Adapters | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        self.wq = Linear(dim, config.num_heads * config.head_dim)
-        self.wk = Linear(dim, config.num_kv_heads * config.head_dim)
-        self.wv = Linear(dim, config.num_kv_heads * config.head_dim)
-        self.wo = Linear(config.num_heads * config.head_dim, dim)
+        self.wq = projection(dim, config.num_heads * config.head_dim, adapters)
+        self.wk = projection(dim, config.num_kv_heads * config.head_dim, adapters)
+        self.wv = projection(dim, config.num_kv_heads * config.head_dim, adapters)
+        self.wo = projection(config.num_heads * config.head_dim, dim, adapters)
         self.q_norm: nn.Module = nn.RMSNorm(config.head_dim, eps=eps) if config.qk_norm else nn.Identity()
         self.k_norm: nn.Module = nn.RMSNorm(config.head_dim, eps=eps) if config.qk_norm else nn.Identity()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from offload_runtime.models.configs import (
+    Adapters,
     DecoderConfig,
     Experts,
     GroupedQueryAttention,
@@ -69,6 +70,27 @@ _BUILTINS = (
         loss=_TEXT_LOSS,
     ),
     BuiltinModel(
+        name="llama-tiny-lora",
+        summary="llama-tiny with adapters of rank 8 on attention; all else is frozen",
+        config=DecoderConfig(
+            vocab_size=256,
+            dim=128,
+            num_layers=4,
+            ffn_dim=384,
+            attention=GroupedQueryAttention(num_heads=4, num_kv_heads=2, head_dim=32),
+            rope_theta=10_000.0,
+            norm_eps=1e-5,
+            adapters=Adapters(rank=8, alpha=16.0),
+        ),
+        batch=4,
+        seq=256,
+        dtype="float32",
+        optimizer="adamw",
+        learning_rate=3e-3,
+        num_parameters=881_792,
+        loss=_TEXT_LOSS,
+    ),
+    BuiltinModel(
         name="moe-tiny",
         summary="byte-level mixture of experts: 4 experts in each layer, 2 for each token",
         config=DecoderConfig(
@@ -119,6 +141,27 @@ _BUILTINS = (
         optimizer="sgd",
         learning_rate=1e-3,
         num_parameters=8_030_261_248,
+        loss=_TEXT_LOSS,
+    ),
+    BuiltinModel(
+        name="llama3-8b-lora",
+        summary="the shape of Llama-3-8B, frozen, with adapters of rank 16 on attention (LoRA)",
+        config=DecoderConfig(
+            vocab_size=128_256,
+            dim=4096,
+            num_layers=32,
+            ffn_dim=14_336,
+            attention=GroupedQueryAttention(num_heads=32, num_kv_heads=8, head_dim=128),
+            rope_theta=500_000.0,
+            norm_eps=1e-5,
+            adapters=Adapters(rank=16, alpha=32.0),
+        ),
+        batch=2,
+        seq=8192,
+        dtype="bfloat16",
+        optimizer="adamw",
+        learning_rate=1e-4,
+        num_parameters=8_043_892_736,
         loss=_TEXT_LOSS,
     ),
     BuiltinModel(

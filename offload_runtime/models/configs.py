@@ -55,8 +55,27 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """Low-rank adapters (LoRA) beside each projection of attention, and nothing else is trained.
+
+    The product of two matrices of rank ``rank``, times ``alpha / rank``, is added to a frozen projection.
+    """
+
+    rank: int
+    alpha: float
+
+    @property
+    def scale(self) -> float:
+        """Factor of what the adapters add."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
-    """A causal language model: embedding, ``num_layers`` blocks, norm, projection to the vocabulary."""
+    """A causal language model: embedding, ``num_layers`` blocks, norm, projection to the vocabulary.
+
+    With ``adapters`` only these are trained. ValueError for adapters beside latent attention: not built here.
+    """
 
     vocab_size: int
     dim: int
@@ -66,6 +85,11 @@ class DecoderConfig:
     rope_theta: float
     norm_eps: float
     experts: Experts | None = None
+    adapters: Adapters | None = None
+
+    def __post_init__(self) -> None:
+        if self.adapters is not None and not isinstance(self.attention, GroupedQueryAttention):
+            raise ValueError("adapters=... goes with attention=GroupedQueryAttention(...) only")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class DecoderBlock(nn.Module):
         if isinstance(config.attention, LatentAttention):
             self.attention: nn.Module = MultiHeadLatentAttention(dim, config.attention, eps)
         else:
-            self.attention = Attention(dim, config.attention, eps)
+            self.attention = Attention(dim, config.attention, eps, config.adapters)
         self.ffn_norm = nn.RMSNorm(dim, eps=eps)
         if config.experts is not None and layer_id >= config.experts.num_dense_layers:
             self.moe: nn.Module = MixtureOfExperts(dim, config.experts)
@@ -55,6 +55,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderBlock(config, layer_id) for layer_id in range(config.num_layers))
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.output = Linear(config.dim, config.vocab_size)
+        if config.adapters is not None:
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(".lora_" in name)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss of predicting ``targets``, or the logits where there are none.
@@ -78,6 +81,8 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 1:
                 nn.init.ones_(parameter)
+            elif name.endswith("lora_b.weight"):
+                nn.init.zeros_(parameter)  # adapters start as nothing
             elif name.endswith(("wo.weight", "w2.weight", "experts.w2")):
                 nn.init.normal_(parameter, std=branch_std)
             else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from offload_runtime.models.configs import Adapters
+
 
 class Linear(nn.Linear):
     """A projection without bias that leaves its weight for the model's ``init_weights`` to fill.
@@ -17,6 +19,28 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Do nothing: see the class."""
+
+
+class AdaptedLinear(Linear):
+    """A frozen projection and, beside it, a trained one of low rank: ``W x + scale * B (A x)`` (LoRA)."""
+
+    def __init__(self, in_features: int, out_features: int, adapters: Adapters) -> None:
+        super().__init__(in_features, out_features)
+        self.lora_a = Linear(in_features, adapters.rank)
+        self.lora_b = Linear(adapters.rank, out_features)
+        self.scale = adapters.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``[..., out_features]`` of ``x``, ``[..., in_features]``."""
+        added: Tensor = self.lora_b(self.lora_a(x))
+        return super().forward(x) + added * self.scale
+
+
+def projection(in_features: int, out_features: int, adapters: Adapters | None) -> Linear:
+    """Return a projection, with adapters where there are some."""
+    if adapters is None:
+        return Linear(in_features, out_features)
+    return AdaptedLinear(in_features, out_features, adapters)
 
 
 class Embedding(nn.Embedding):

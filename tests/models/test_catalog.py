@@ -26,9 +26,11 @@ PUBLISHED_PARAMETERS = {
 def test_the_models_of_the_design_are_all_there() -> None:
     assert set(BUILTINS) == {
         "llama-tiny",
+        "llama-tiny-lora",
         "moe-tiny",
         "unet-tiny",
         "llama3-8b",
+        "llama3-8b-lora",
         "llama3-70b",
         "qwen3-14b",
         "qwen3-30b-a3b",
@@ -62,6 +64,18 @@ def test_the_large_models_have_exactly_the_published_number_of_parameters(
     assert BUILTINS[name].num_parameters == num_parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "num_trained"), [("llama-tiny-lora", 28_672), ("llama3-8b-lora", 13_631_488)]
+)
+def test_of_a_model_with_adapters_these_alone_are_trained(name: str, num_trained: int) -> None:
+    module = resolve_model(f"builtin:{name}", device="meta").module
+    trained = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+    assert sum(trained.values()) == num_trained
+    assert {".".join(name.split(".")[-4:-1]) for name in trained} == {
+        f"attention.{projection}.lora_{side}" for projection in ("wq", "wk", "wv", "wo") for side in "ab"
+    }
+
+
 @EVERY_MODEL
 def test_a_model_on_the_meta_device_takes_no_memory(entry: BuiltinModel) -> None:
     model = build_builtin(ModelRequest(f"builtin:{entry.name}", device="meta"))
@@ -77,5 +91,5 @@ def test_the_default_loss_is_a_float32_scalar_with_a_gradient(entry: BuiltinMode
     loss = model.loss(model.module(*model.example_args))
     assert (loss.shape, loss.dtype) == (torch.Size([]), torch.float32)
     loss.backward()
-    unused = [name for name, p in model.module.named_parameters() if p.grad is None]
+    unused = [name for name, p in model.module.named_parameters() if p.requires_grad and p.grad is None]
     assert unused == []

@@ -43,6 +43,18 @@ def test_equal_requests_give_equal_weights_and_data(name: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_adapters_start_as_nothing_and_the_base_stays_as_it_is() -> None:
+    model = resolve_model("builtin:llama-tiny-lora", layers=2, seq=32)
+    projection = model.module.layers[0].attention.wq
+    x = torch.randn(3, 128)
+    assert torch.equal(projection(x), torch.nn.functional.linear(x, projection.weight))
+    before = {name: p.clone() for name, p in model.module.named_parameters()}
+    losses = trained(model, 5)
+    changed = {name for name, p in model.module.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {name for name, p in model.module.named_parameters() if ".lora_" in name}
+    assert losses[-1] < losses[0]
+
+
 def test_another_seed_gives_other_weights() -> None:
     first, second = (resolve_model("builtin:llama-tiny", seed=seed) for seed in (0, 1))
     assert not torch.equal(first.module.output.weight, second.module.output.weight)
