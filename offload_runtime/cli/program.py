@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "diff": "offload_runtime.cli.diff",
         "docs": "offload_runtime.cli.docs",
         "explain": "offload_runtime.cli.explain",
+        "export": "offload_runtime.cli.export",
         "list": "offload_runtime.cli.catalog",
         "plan": "offload_runtime.cli.plan",
         "skills": "offload_runtime.cli.skills",

@@ -32,7 +32,7 @@ from offload_runtime.runtime.session import graph_report
 from offload_runtime.runtime.setting import setting_for
 from offload_runtime.simulator import peak_memory
 
-__all__ = ["explain_policy", "explain_real_step"]
+__all__ = ["explain_policies", "explain_policy", "explain_real_step"]
 
 _BROKEN = "where the parts of a broken graph stand in the model shows only when they run"
 
@@ -54,26 +54,48 @@ def explain_policy(
     nothing has moved in the report. Raises PolicyError where a rule matches nothing, RefusedError for what cannot
     be carried out, and what ``compare_training`` raises for a model that cannot be had.
     """
-    refuse_unsupported(policy.policy, mode)
-    notify = progress or (lambda phase, done, total: None)
+    (report,) = explain_policies(request, (policy,), mode=mode, hardware=hardware, progress=progress)
+    return report
+
+
+def explain_policies(
+    request: ModelRequest,
+    policies: Sequence[CompiledPolicy],
+    *,
+    mode: str,
+    hardware: HardwareProfile | None = None,
+    progress: Progress | None = None,
+) -> tuple[Report, ...]:
+    """Trace the model of ``request`` once, and return what each of ``policies`` decides for the same tensors.
+
+    Raises as `explain_policy` does, for the first policy that gives cause.
+    """
     device = torch.device(request.device)
-    setting = setting_for(policy.policy, hardware, device)
+    settings = []
+    for policy in policies:
+        refuse_unsupported(policy.policy, mode, hardware)
+        settings.append(setting_for(policy.policy, hardware, device))
+    num_steps = 1 + len(policies)
+    notify = progress or (lambda phase, done, total: None)
+    notify("policy", 0, num_steps)
     on_accelerator = device.type == "cuda" or hardware is not None
-    notify("policy", 0, 2)
     try:
         captured = capture_request(request, mode=mode, accelerator=on_accelerator)
         reason = _BROKEN if any(graph.inputs.names.partial for graph in captured.graphs) else ""
     except NotTraceable as error:
         reason = f"fake tensors cannot run it: {error}"
-    notify("policy", 1, 2)
-    if reason:
-        found = explain_real_step(request, policy, mode=mode, hardware=hardware)
-        notify("policy", 2, 2)
-        note = _real_step(request, reason)
-        return replace(found, diagnostics=(note, *found.diagnostics))
-    pairs = _rewritten(captured, policy, mode, setting)
-    notify("policy", 2, 2)
-    return _report(pairs, policy, mode, str(device))
+    reports = []
+    for index, (policy, setting) in enumerate(zip(policies, settings, strict=True), start=1):
+        notify("policy", index, num_steps)
+        if reason:
+            found = explain_real_step(request, policy, mode=mode, hardware=hardware)
+            note = _real_step(request, reason)
+            reports.append(replace(found, diagnostics=(note, *found.diagnostics)))
+        else:
+            pairs = _rewritten(captured, policy, mode, setting)
+            reports.append(_report(pairs, policy, mode, str(device)))
+    notify("policy", num_steps, num_steps)
+    return tuple(reports)
 
 
 def explain_real_step(
@@ -101,7 +123,7 @@ def _rewritten(
     with as_traced(captured.graphs):
         return tuple(
             rewrite_joint(
-                graph.module,
+                graph.copy(),
                 graph.inputs,
                 policy=policy,
                 mode=mode,
