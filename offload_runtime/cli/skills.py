@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import click
 
 from offload_runtime.card import CARD_FILE
@@ -9,8 +12,15 @@ from offload_runtime.card_checks import Checker, SkillVerdict
 from offload_runtime.cli.options import format_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError, sorted_diagnostics
-from offload_runtime.reporting.skills import card_data, render_skills, render_verdict, verdict_data
+from offload_runtime.reporting.skills import (
+    card_data,
+    render_installed,
+    render_skills,
+    render_verdict,
+    verdict_data,
+)
 from offload_runtime.skills_catalog import SKILL_FILE, find_skill, list_skills, package_card, repository_root
+from offload_runtime.skills_install import CLIENT_FOLDERS, install_skills
 
 
 @click.group(name="skills", short_help="List, show, check or install the skill cards.")
@@ -113,6 +123,39 @@ def check_command(names: tuple[str, ...], run_tests: bool) -> Outcome:
         exit_code=EXIT_OK if all(verdict.ok for verdict in verdicts) else EXIT_FINDINGS,
         next=_next(verdicts),
         diagnostics_are_output=True,
+    )
+
+
+@command.command("install")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--to", "folder", metavar="DIR", help="Folder to copy the skills into, each under its name.")
+@click.option(
+    "--client",
+    type=click.Choice(sorted(CLIENT_FOLDERS)),
+    help="Copy into the folder of this project in which that client looks for skills.",
+)
+@click.option("--force", is_flag=True, help="Replace files of other contents.")
+@format_option()
+def install_command(names: tuple[str, ...], folder: str | None, client: str | None, force: bool) -> Outcome:
+    """Copy skills, by default all, to where an agent looks for them.
+
+    Give either --to or --client. A second time nothing changes; after an update of the package, --force replaces
+    the older files.
+
+    \b
+    Example:
+      offload skills install --client claude
+      offload skills install --to .agents/skills choose-offload
+    """
+    if (folder is None) == (client is None):
+        hint = "give --to DIR, or --client NAME"
+        raise UsageError(Diagnostic("CLI603", "error", "give either --to or --client", hint=hint))
+    target = Path(folder if folder is not None else CLIENT_FOLDERS[client or ""])
+    skills = [find_skill(name) for name in names] or list_skills()
+    installed = install_skills([skill for skill in skills if not skill.is_package], target, force=force)
+    return Outcome(
+        data={"folder": target.as_posix(), "skills": [dataclasses.asdict(skill) for skill in installed]},
+        text=render_installed(installed),
     )
 
 

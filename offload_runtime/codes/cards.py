@@ -207,6 +207,13 @@ _USE = (
         "offload skills check --run-tests",
         "offload skills check",
     ),
+    CodeEntry(
+        "CRD604",
+        "error",
+        "a skill cannot be written",
+        "The folder that was named, or one above it, is a file or may not be written to.",
+        "Name a folder that may be written to.",
+    ),
 )
 
 CODES = _THE_CARD + _EVIDENCE + _CODE + _TEXT + _EVALS + _USE

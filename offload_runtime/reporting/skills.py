@@ -10,8 +10,9 @@ from typing import Any
 from offload_runtime.card_checks import SkillVerdict
 from offload_runtime.document import Document
 from offload_runtime.reporting.tables import Column, render_table
+from offload_runtime.skills_install import InstalledSkill
 
-__all__ = ["card_data", "render_skills", "render_verdict", "verdict_data"]
+__all__ = ["card_data", "render_installed", "render_skills", "render_verdict", "verdict_data"]
 
 
 def render_skills(entries: Sequence[Mapping[str, str]]) -> str:
@@ -34,6 +35,14 @@ def verdict_data(verdict: SkillVerdict) -> dict[str, Any]:
         "checked": dataclasses.asdict(verdict.checks),
         "not_checked": list(verdict.not_checked),
     }
+
+
+def render_installed(installed: Sequence[InstalledSkill]) -> str:
+    """Return a line for each skill: its folder, and what became of its files."""
+    return "\n".join(
+        f"{skill.folder}: {_counted(skill.num_written, 'file')} written, {skill.num_unchanged} unchanged"
+        for skill in installed
+    )
 
 
 def render_verdict(verdict: SkillVerdict) -> str:
