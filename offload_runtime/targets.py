@@ -1,4 +1,4 @@
-"""What each front end (and, later, export target) cannot honour, as a table of clauses.
+"""What each front end cannot honour, as a table of clauses; what other systems cannot is in their own files.
 
 A clause that is given and not honoured is refused by name, with its line, before anything runs.
 """
@@ -41,6 +41,7 @@ _ACTIVATIONS_NEEDED = (
 )
 _RUNTIME = _SECTIONS_NOT_HONOURED + _ACTIVATIONS_NEEDED
 
+EXPORT_TARGETS = ("deepspeed", "fsdp2", "megatron-bridge", "torchtitan")
 TARGETS: Mapping[str, tuple[RefusedClause, ...]] = MappingProxyType({"graph": _RUNTIME, "inductor": _RUNTIME})
 
 

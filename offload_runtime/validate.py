@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from offload_runtime.document import Document, MapNode, ScalarNode
 from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.meaning import check_meaning
+from offload_runtime.policy import Policy
 from offload_runtime.policy_loading import read_policy
+from offload_runtime.predicates import Scalar
 from offload_runtime.shape import did_you_mean
 from offload_runtime.shipped import locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
-from offload_runtime.targets import check_target
+from offload_runtime.targets import TARGETS, check_target
 
 Overrides = Mapping[str, Any] | Sequence[str]
+Facts = Mapping[str, Scalar]
+NO_FACTS: Facts = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,12 @@ def validate_file(
     *,
     target: str | None = None,
     overrides: Overrides = (),
+    facts: Facts = NO_FACTS,
 ) -> FileVerdict:
-    """Check one document: shape, meaning, limits; with ``target``, what that front end cannot honour.
+    """Check one document: shape, meaning, limits; with ``target``, what that front end or system cannot honour.
 
-    ``reference`` is a path or the name of a shipped policy. Findings are returned, never raised; ValueError
-    for a target that does not exist.
+    ``reference`` is a path or the name of a shipped policy; ``facts`` are what the constraints of another system
+    hang on. Findings are returned, never raised; ValueError for a target that does not exist.
     """
     try:
         path, name = locate_policy(reference)
@@ -53,7 +59,7 @@ def validate_file(
     if kind is None or kind not in CHECKS:
         finding = _unknown_kind(document, kind)
         return FileVerdict(name, None, sorted_diagnostics([*document.diagnostics, finding]))
-    return FileVerdict(name, kind, CHECKS[kind](document, target, overrides))
+    return FileVerdict(name, kind, CHECKS[kind](document, target, overrides, facts))
 
 
 def document_kind(document: Document) -> str | None:
@@ -68,8 +74,9 @@ def validate_policy(
     *,
     target: str | None = None,
     overrides: Overrides = (),
+    facts: Facts = NO_FACTS,
 ) -> tuple[Diagnostic, ...]:
-    """Return every finding about a policy, warnings included."""
+    """Return every finding about a policy, warnings and notes included."""
     reading = read_policy(source, overrides)
     findings = reading.diagnostics
     if reading.policy is None:
@@ -77,36 +84,53 @@ def validate_policy(
     is_whole = not any(diagnostic.is_error for diagnostic in findings)
     findings += check_meaning(reading.policy, is_whole=is_whole)
     if target is not None:
-        findings += check_target(reading.policy, target)
+        findings += _for_target(reading.policy, target, facts)
     return sorted_diagnostics(findings)
 
 
-def _check_policy(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
-    return validate_policy(document, target=target, overrides=overrides)
+def _for_target(policy: Policy, target: str, facts: Facts) -> tuple[Diagnostic, ...]:
+    if target in TARGETS:
+        return check_target(policy, target)
+    # Only here: what is known of other systems is read from their files.
+    from offload_runtime.export.exporter import check_export
+
+    return check_export(policy, target, facts)
 
 
-def _check_test(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+def _check_policy(
+    document: Document, target: str | None, overrides: Overrides, facts: Facts
+) -> tuple[Diagnostic, ...]:
+    return validate_policy(document, target=target, overrides=overrides, facts=facts)
+
+
+def _check_test(
+    document: Document, target: str | None, overrides: Overrides, facts: Facts
+) -> tuple[Diagnostic, ...]:
     # Only here, because it brings the compiler with it: a policy is checked without.
     from offload_runtime.policy_tests import check_test_document
 
     return check_test_document(document)
 
 
-def _check_hardware(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+def _check_hardware(
+    document: Document, target: str | None, overrides: Overrides, facts: Facts
+) -> tuple[Diagnostic, ...]:
     # Only here, for the same reason.
     from offload_runtime.hardware import read_hardware
 
     return read_hardware(document).diagnostics
 
 
-def _check_card(document: Document, target: str | None, overrides: Overrides) -> tuple[Diagnostic, ...]:
+def _check_card(
+    document: Document, target: str | None, overrides: Overrides, facts: Facts
+) -> tuple[Diagnostic, ...]:
     # Only here, for the same reason.
     from offload_runtime.card_reading import read_card
 
     return read_card(document).diagnostics
 
 
-CHECKS: Mapping[str, Callable[[Document, str | None, Overrides], tuple[Diagnostic, ...]]] = {
+CHECKS: Mapping[str, Callable[[Document, str | None, Overrides, Facts], tuple[Diagnostic, ...]]] = {
     "Policy": _check_policy,
     "PolicyTest": _check_test,
     "HardwareProfile": _check_hardware,

@@ -8,11 +8,12 @@ from collections import Counter
 import click
 
 from offload_runtime.card import CARD_FILE
+from offload_runtime.cli.given_facts import fact_option, given_facts
 from offload_runtime.cli.options import format_option, set_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE
-from offload_runtime.targets import TARGETS
+from offload_runtime.targets import EXPORT_TARGETS, TARGETS
 from offload_runtime.validate import FileVerdict, validate_file
 
 
@@ -21,12 +22,15 @@ from offload_runtime.validate import FileVerdict, validate_file
 @click.option(
     "--for",
     "target",
-    type=click.Choice(sorted(TARGETS)),
-    help="Also name each clause that this front end cannot honour.",
+    type=click.Choice(sorted([*TARGETS, *EXPORT_TARGETS])),
+    help="Also name each clause that this front end, or other training system, cannot honour.",
 )
+@fact_option
 @set_option
 @format_option("sarif", "github")
-def command(paths: tuple[str, ...], target: str | None, overrides: tuple[str, ...]) -> Outcome:
+def command(
+    paths: tuple[str, ...], target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
+) -> Outcome:
     """Check policies, policy tests and skill cards: shape, meaning, limits. Loads no torch.
 
     PATH is a file, the name of a shipped policy, or a folder, which stands for each policy.yaml,
@@ -36,9 +40,11 @@ def command(paths: tuple[str, ...], target: str | None, overrides: tuple[str, ..
     Example:
       offload validate policies/balanced/policy.yaml
       offload validate policies --for inductor --format github
+      offload validate policy.yaml --for megatron-bridge --fact pipeline_parallel=2
     """
     files = files_named(paths, (POLICY_FILE, TEST_FILE, CARD_FILE))
-    verdicts = [validate_file(file, target=target, overrides=overrides) for file in files]
+    known = given_facts(facts)
+    verdicts = [validate_file(file, target=target, overrides=overrides, facts=known) for file in files]
     return Outcome(
         data={"files": [{"file": v.file, "kind": v.kind, "ok": v.ok} for v in verdicts]},
         text="\n".join(_line(verdict) for verdict in verdicts),

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from offload_runtime.codes import (
     bench,
     capture,
-    docs,
     cards,
+    docs,
+    export,
     hardware,
     models,
     pictures,
@@ -41,6 +42,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "CRD": "skill cards",
         "BEN": "paired measurements",
         "DOC": "documentation",
+        "EXP": "exports to other systems",
     }
 )
 
@@ -67,5 +69,6 @@ CODES: Mapping[str, CodeEntry] = _table(
         hardware.CODES,
         cards.CODES,
         docs.CODES,
+        export.CODES,
     )
 )

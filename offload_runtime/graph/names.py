@@ -42,9 +42,15 @@ def normalise_fqn(path: str) -> str:
 
 
 def module_of_node(node: fx.Node) -> str | None:
-    """Return the module that a node was traced in, a backward node that of its forward node; None if unknown."""
+    """Return the module that a node was traced in, a backward node that of its forward node; None if unknown.
+
+    Where nothing recorded a module stack, the name counts that torchtitan's ``annotate_module_fqns`` leaves.
+    """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    return normalise_fqn(next(reversed(stack.values()))[0]) if stack else None
+    if stack:
+        return normalise_fqn(next(reversed(stack.values()))[0])
+    annotated = (node.meta.get("custom") or {}).get("module_fqn")
+    return normalise_fqn(annotated) if annotated is not None else None
 
 
 def _tokens(path: str) -> Iterable[str]:

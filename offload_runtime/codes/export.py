@@ -1,0 +1,92 @@
+"""EXP9xx: policies for other training systems."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+CODES = (
+    CodeEntry(
+        "EXP901",
+        "error",
+        "a clause that the target cannot honour",
+        "What is accepted is done: an export refuses each clause that the other system has no means for, with its "
+        "line, and writes nothing.",
+        "Do what the finding says, or choose another target.",
+        "schedule: {prefetch: 2}              # offload export POLICY --to megatron-bridge",
+        "schedule: {prefetch: 2}              # offload export POLICY --to torchtitan",
+    ),
+    CodeEntry(
+        "EXP902",
+        "error",
+        "a constraint of the target does not hold",
+        "The target would refuse these settings, or fail, given what is known of the run; where it has a text of its "
+        "own for that, the finding quotes it.",
+        "Change the policy, or the run, as the finding says; correct --fact where it is wrong.",
+        "offload export POLICY --to megatron-bridge --fact pipeline_parallel=2   # a policy that offloads layers",
+        "offload export POLICY --to megatron-bridge --fact pipeline_parallel=1",
+    ),
+    CodeEntry(
+        "EXP903",
+        "error",
+        "a setting out of its range",
+        "The value that the policy (or --setting) gives is one that the target does not take.",
+        "Choose a value in the range that the finding names.",
+        "offload export POLICY --to megatron-bridge --setting optimizer.optimizer_offload_fraction=1.5",
+        "offload export POLICY --to megatron-bridge --setting optimizer.optimizer_offload_fraction=0.5",
+    ),
+    CodeEntry(
+        "EXP904",
+        "error",
+        "what the policy requires does not hold",
+        "The section requires names facts, and those that were given with --fact do not satisfy it.",
+        "Correct --fact, or use the policy where it holds.",
+        "requires: {fact: num_gpus, ge: 8}    # --fact num_gpus=1",
+        "requires: {fact: num_gpus, ge: 8}    # --fact num_gpus=8",
+    ),
+    CodeEntry(
+        "EXP905",
+        "error",
+        "a setting needs something that is not known",
+        "The policy counts layers from the end, or means all of them, and the target wants their number.",
+        "Give what the finding names with --fact.",
+        "offload export POLICY --to megatron-bridge               # layers ':-1'",
+        "offload export POLICY --to megatron-bridge --fact num_layers=32",
+    ),
+    CodeEntry(
+        "EXP906",
+        "error",
+        "a Python callable cannot be exported",
+        "What a callable decides is in its code; there is nothing to write down for another system.",
+        "Write the policy as YAML.",
+    ),
+    CodeEntry(
+        "EXP910",
+        "note",
+        "honoured approximately, or worth knowing",
+        "The target does nearly what the clause says; the note names the difference.",
+        "Nothing has to be done.",
+    ),
+    CodeEntry(
+        "EXP911",
+        "note",
+        "it hangs on something that is not known",
+        "A constraint of the target, or the policy's own requires, compares a fact that was not given.",
+        "Give it with --fact NAME=VALUE, and it is checked.",
+    ),
+    CodeEntry(
+        "EXP912",
+        "note",
+        "a setting was given by hand",
+        "--setting replaces what the policy would have given.",
+        "Nothing has to be done.",
+    ),
+    CodeEntry(
+        "EXP920",
+        "error",
+        "not a setting of the target",
+        "--setting takes KEY=VALUE, and KEY is one that is known of the target.",
+        "Correct the key; the finding lists them.",
+        "offload export POLICY --to deepspeed --setting offload_optimizer.device=nvme",
+        "offload export POLICY --to deepspeed --setting zero_optimization.offload_optimizer.device=nvme",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Policies for other training systems: what they can honour, and how it is written down for them."""

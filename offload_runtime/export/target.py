@@ -1,0 +1,133 @@
+"""What is known about a target of an export: its settings, its rows for the policy schema, its constraints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from offload_runtime.predicates import Predicate, Scalar
+
+Fate = Literal["honoured", "approximate", "refused", "not_applicable"]
+Format = Literal["flags", "overrides", "yaml", "json", "python"]
+Conversion = Literal["gibibytes", "integer"]
+SettingType = Literal["boolean", "integer", "number", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where facts come from; ``id`` is what the rows of the same file call it."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSetting:
+    """One setting of the target. Bounds are inclusive, ``below`` names a fact that the value is less than.
+
+    ``error`` is the exact text with which the target refuses a value out of range.
+    """
+
+    key: str
+    type: SettingType
+    summary: str
+    source: str
+    default: Scalar | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    below: str | None = None
+    choices: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a clause, and why. ``reason`` and ``cure`` belong to a refusal, ``note`` to the others."""
+
+    fate: Fate
+    reason: str | None = None
+    cure: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseRow:
+    """The row of one field of the policy schema: the first case that holds decides, else ``otherwise``."""
+
+    path: str
+    otherwise: Verdict
+    cases: tuple[tuple[Predicate, Verdict], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """When a setting is written, and with which value: ``value``, what ``taken_from`` names, or null (``unset``).
+
+    ``needs`` says what has to be known, where an unknown value is an error and not a reason to leave it out.
+    """
+
+    key: str
+    when: Predicate | None = None
+    value: Scalar | None = None
+    taken_from: str | None = None
+    conversion: Conversion | None = None
+    unset: bool = False
+    needs: str | None = None
+    clause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A rule of the target: where ``when`` holds of the settings, ``holds`` has to hold of settings and facts.
+
+    ``error`` is the target's own text. ``settled_by`` names a setting that the export writes and that makes it
+    hold where nothing is known.
+    """
+
+    name: str
+    when: Predicate
+    holds: Predicate
+    message: str
+    cure: str
+    clauses: tuple[str, ...]
+    source: str
+    error: str | None = None
+    settled_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as the target's user sees it: exact text, cause, what confirms it, the cure."""
+
+    error: str
+    cause: str
+    confirm: str
+    fix: str
+    source: str
+    constraint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that is known about one target, at one version, compared with it on the day ``checked``."""
+
+    name: str
+    title: str
+    version: str
+    checked: str
+    sources: tuple[Source, ...]
+    formats: tuple[Format, ...]
+    settings: tuple[TargetSetting, ...]
+    clauses: tuple[ClauseRow, ...]
+    emits: tuple[Emission, ...]
+    constraints: tuple[Constraint, ...]
+    failures: tuple[Failure, ...]
+    notes: tuple[tuple[Predicate, str], ...] = ()
+
+    def row(self, path: str) -> ClauseRow:
+        """Return the row of a field of the policy schema; KeyError where the file has none."""
+        return {row.path: row for row in self.clauses}[path]
+
+    def setting(self, key: str) -> TargetSetting | None:
+        """Return the setting ``key``, None where the target is not known to have it."""
+        return {setting.key: setting for setting in self.settings}.get(key)
