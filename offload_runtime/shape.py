@@ -180,7 +180,7 @@ class _Checker:
 
     def _list(self, node: ListNode, schema: Schema) -> list[Failure]:
         if len(node.items) < schema.get("minItems", 0):
-            return [self._failure(node, "POL110", "the list is empty", "give a member, or leave the key out")]
+            return [self._too_short(node, schema["minItems"])]
         if len(node.items) > schema.get("maxItems", len(node.items)):
             limit = schema["maxItems"]
             return [
@@ -234,6 +234,12 @@ class _Checker:
         return Failure(diagnostic, path)
 
     # Wording
+
+    def _too_short(self, node: ListNode, least: int) -> Failure:
+        if not node.items:
+            return self._failure(node, "POL110", "the list is empty", "give a member, or leave the key out")
+        message = f"the list has {len(node.items)} of at least {least} members"
+        return self._failure(node, "POL110", message, f"give at least {least}")
 
     def _type_failure(self, node: Node, schema: Schema) -> Failure:
         types = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offload_runtime.card_checks.grading import Grader, Grades
-from offload_runtime.document import Document, ListNode, MapNode
+from offload_runtime.document import Document, ListNode, MapNode, ScalarNode
 from offload_runtime.errors import Span, UnreadableError
 from offload_runtime.findings import Findings
 from offload_runtime.shape import Hint, check_shape, load_schema
@@ -37,8 +37,8 @@ class Eval:
     span: Span
 
 
-def read_evals(path: Path, label: str, findings: Findings) -> tuple[Eval, ...]:
-    """Read an evals file, which findings call ``label``; empty where its shape does not hold."""
+def read_evals(path: Path, skill: str, label: str, findings: Findings) -> tuple[Eval, ...]:
+    """Read the evals of ``skill``, whose file findings call ``label``; empty where its shape does not hold."""
     try:
         document = read_yaml_file(path, file=label)
     except UnreadableError as error:
@@ -48,6 +48,9 @@ def read_evals(path: Path, label: str, findings: Findings) -> tuple[Eval, ...]:
     root = _checked(document, findings)
     if root is None or findings.num_errors > num_before:
         return ()
+    named = root.get("skill")
+    if isinstance(named, ScalarNode) and named.value != skill:
+        findings.add(named, "CRD501", f"these are the evals of {named.value!r}", f"write {skill}")
     listed = root.get("evals")
     members = listed.items if isinstance(listed, ListNode) else ()
     return tuple(_eval(member) for member in members if isinstance(member, MapNode))
@@ -91,7 +94,10 @@ def _check_answers(one: Eval, grader: Grader, findings: Findings) -> None:
 
 
 def _open(one: Eval, wrong: Grades) -> str:
-    return f"whether the wrong answer of {one.id} fails hangs on {wrong.num_skipped} assertions that were not graded"
+    counted = (
+        "1 assertion that was" if wrong.num_skipped == 1 else f"{wrong.num_skipped} assertions that were"
+    )
+    return f"whether the wrong answer of {one.id} fails hangs on {counted} not graded"
 
 
 def _checked(document: Document, findings: Findings) -> MapNode | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offload_runtime.card_checks.commands import CommandLookup, commands_in, fenced_blocks
+from offload_runtime.errors import UnreadableError
 from offload_runtime.strict_yaml import read_yaml
 from offload_runtime.validate import document_kind, validate_policy
 
@@ -35,7 +36,14 @@ class Grades:
 def policies_in(answer: str) -> tuple[str, ...]:
     """Return the text of each policy in an answer's fenced yaml blocks."""
     blocks = (block for language, block, _ in fenced_blocks(answer) if language in ("yaml", "yml"))
-    return tuple(block for block in blocks if document_kind(read_yaml(block, ANSWER)) == "Policy")
+    return tuple(block for block in blocks if _is_policy(block))
+
+
+def _is_policy(block: str) -> bool:
+    try:
+        return document_kind(read_yaml(block, ANSWER)) == "Policy"
+    except UnreadableError:
+        return "kind: Policy" in block  # meant as one, and to be failed as one
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ def _policy_valid(answer: str, assertion: Assertion) -> str | None:
     for policy in policies:
         try:
             diagnostics = validate_policy(read_yaml(policy, ANSWER), target=target)
-        except ValueError as error:
+        except (ValueError, UnreadableError) as error:
             return str(error)
         errors = [diagnostic for diagnostic in diagnostics if diagnostic.is_error]
         if errors:

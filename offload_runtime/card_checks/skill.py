@@ -129,7 +129,7 @@ class Checker:
         """Check SKILL.md, references and evals; returns how many commands and evals they have."""
         label = skill.file_label(EVALS_FILE)
         num_commands = check_skill_text(skill, self.lookup, findings)
-        evals = read_evals(skill.path(EVALS_FILE), label, findings)
+        evals = read_evals(skill.path(EVALS_FILE), skill.name, label, findings)
         grader = Grader(self.lookup, self.outside)
         return num_commands, check_evals(evals, skill.name, label, grader, findings)
 

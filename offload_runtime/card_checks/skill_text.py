@@ -44,7 +44,11 @@ def _check_frontmatter(skill: Skill, text: str, label: str, findings: Findings) 
         hint = "begin with ---, name: and description:, and ---"
         findings.add(Span(label, 1, 1), "CRD401", "there is no frontmatter", hint)
         return
-    document = read_yaml(matched.group(1), label, first_line=2)
+    try:
+        document = read_yaml(matched.group(1), label, first_line=2)
+    except UnreadableError as error:
+        findings.diagnostics += error.diagnostics
+        return
     findings.diagnostics += document.diagnostics
     root = document.root
     if not isinstance(root, MapNode):
