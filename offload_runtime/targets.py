@@ -51,7 +51,7 @@ def check_target(policy: Policy, target: str) -> tuple[Diagnostic, ...]:
     Raises ValueError for a target that is not in ``TARGETS``.
     """
     if target not in TARGETS:
-        raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r}")
+        raise ValueError(f"target is one of {', '.join([*TARGETS, *EXPORT_TARGETS])}, not {target!r}")
     return tuple(
         Diagnostic.at(
             policy.span_of(clause.path),

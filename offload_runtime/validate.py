@@ -17,7 +17,7 @@ from offload_runtime.predicates import Scalar
 from offload_runtime.shape import did_you_mean
 from offload_runtime.shipped import locate_policy
 from offload_runtime.strict_yaml import read_yaml_file
-from offload_runtime.targets import TARGETS, check_target
+from offload_runtime.targets import EXPORT_TARGETS, check_target
 
 Overrides = Mapping[str, Any] | Sequence[str]
 Facts = Mapping[str, Scalar]
@@ -89,7 +89,7 @@ def validate_policy(
 
 
 def _for_target(policy: Policy, target: str, facts: Facts) -> tuple[Diagnostic, ...]:
-    if target in TARGETS:
+    if target not in EXPORT_TARGETS:
         return check_target(policy, target)
     # Only here: what is known of other systems is read from their files.
     from offload_runtime.export.exporter import check_export
