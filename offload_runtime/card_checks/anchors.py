@@ -74,7 +74,7 @@ def _is_about(mode: FailureMode, parts: list[str], sources: Sources) -> bool:
 
 
 def _package_texts(sources: Sources) -> str:
-    package = sources.root / "offload_runtime"
-    files = sorted(path.relative_to(sources.root).as_posix() for path in package.rglob("*.py"))
-    schemas = [path.read_text("utf-8") for path in sorted((package / "schemas").glob("*.json"))]
-    return "\n".join([*(sources.literals(file) for file in files), *schemas])
+    schemas = sorted((sources.root / "offload_runtime/schemas").glob("*.json"))
+    return "\n".join(
+        [sources.literals("offload_runtime/**/*.py"), *(path.read_text("utf-8") for path in schemas)]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ class Sources:
 
     root: Path
     _parsed: dict[str, tuple[ast.Module, list[str]] | None] = field(default_factory=dict)
+    _literals: dict[str, str] = field(default_factory=dict)
 
     def problem(self, reference: str) -> str | None:
         """Say why ``path::name`` or ``path::Class.member`` is not there; None where it is."""
@@ -36,13 +38,16 @@ class Sources:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         return "\n".join(parsed[1][first - 1 : node.end_lineno])
 
-    def literals(self, file: str) -> str:
-        """Return every text constant of a file, the fixed parts of formatted ones included, a line each."""
-        parsed = self._file(file)
-        if parsed is None:
-            return ""
-        constants = (node for node in ast.walk(parsed[0]) if isinstance(node, ast.Constant))
-        return "\n".join(node.value for node in constants if isinstance(node.value, str))
+    def literals(self, pattern: str) -> str:
+        """Return every text constant of the files that fit ``pattern``, a line each.
+
+        The fixed parts of a formatted text are constants too, and texts that are written side by side are one.
+        """
+        if pattern not in self._literals:
+            files = sorted(path.relative_to(self.root).as_posix() for path in self.root.glob(pattern))
+            trees = (parsed[0] for parsed in map(self._file, files) if parsed is not None)
+            self._literals[pattern] = "\n".join(text for tree in trees for text in _texts(tree))
+        return self._literals[pattern]
 
     def _file(self, file: str) -> tuple[ast.Module, list[str]] | None:
         if file not in self._parsed:
@@ -78,6 +83,12 @@ def _statements(parent: ast.Module | Definition) -> list[ast.stmt]:
             nested = ast.Module([*node.body, *node.orelse], [])
             statements += _statements(nested)
     return statements
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _bound(node: ast.stmt) -> set[str]:

@@ -41,6 +41,8 @@ def _problem(command: click.Command, context: click.Context, words: list[str], i
         return _problem(inner, click.Context(inner, parent=context, info_name=words[0]), words[1:], is_whole)
     try:
         values, rest, order = command.make_parser(context).parse_args(list(words))
+    except click.NoSuchOption as error:
+        return f"there is no option {error.option_name}{_close(error.option_name, _options(command))}"
     except click.UsageError as error:
         return error.format_message().split("\n")[0].rstrip(".")
     if rest:
@@ -67,6 +69,10 @@ def _parameter_problem(parameter: click.Parameter, given: object, is_whole: bool
         if wrong:
             return f"{name} is one of {', '.join(choices)}, not {wrong[0]!r}"
     return None
+
+
+def _options(command: click.Command) -> list[str]:
+    return [name for parameter in command.params for name in parameter.opts if name.startswith("-")]
 
 
 def _is_placeholder(word: str) -> bool:
