@@ -129,7 +129,7 @@ def test_a_policy_without_activations_is_refused_by_a_front_end(target: str) -> 
 
 
 def test_an_unknown_target_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="target is one of graph, inductor, deepspeed, fsdp2, megatron-bridge, torchtitan, not 'onnx'"):
+    with pytest.raises(ValueError, match=r"target is one of graph, inductor, deepspeed, .*, not 'onnx'"):
         validate_policy(DATA, target="onnx")
     assert callable(check_target)
 

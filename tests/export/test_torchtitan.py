@@ -6,7 +6,11 @@ policy function as they do (for forward nodes, `getitem` inheriting from its par
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import operator
+import re
+import shlex
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -21,6 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.export.exporter import export_policy
 from offload_runtime.export.rendering import render_export
+from offload_runtime.export.target_reading import load_target
 from tests.export.policies import policy
 
 PACKAGE = "torchtitan.experiments.graph_trainer"
@@ -50,9 +55,11 @@ def stand_in() -> dict[str, types.ModuleType]:
     registry: dict[str, Callable[..., Any]] = {"sac_and_offload": lambda gm, *, config: gm}
 
     def register_memory_policy(key: str) -> Callable[[Any], Any]:
-        return lambda function: (
-            registry.setdefault(key, function) and registry.update({key: function}) or function
-        )
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            registry[key] = function
+            return function
+
+        return register
 
     def is_forward(node: fx.Node) -> bool:
         return node.op == "call_function" and not node.meta["custom"]["module_fqn"].startswith("loss")
@@ -102,8 +109,11 @@ def registry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     else:
         for name, module in stand_in().items():
             monkeypatch.setitem(sys.modules, name, module)
-    found = sys.modules.get(f"{PACKAGE}.registry") or __import__(f"{PACKAGE}.registry", fromlist=["x"])
-    yield dict.copy(found.MEMORY_POLICY_REGISTRY) and found.MEMORY_POLICY_REGISTRY
+    policies: dict[str, Any] = importlib.import_module(f"{PACKAGE}.registry").MEMORY_POLICY_REGISTRY
+    before = dict(policies)
+    yield policies
+    policies.clear()
+    policies.update(before)
 
 
 def load_export(source: CompiledPolicy) -> dict[str, Any]:
@@ -167,3 +177,24 @@ def test_arguments_that_later_versions_add_do_no_harm(registry: dict[str, Any]) 
     config = types.SimpleNamespace(compile=types.SimpleNamespace(cpu_offload_budget_gb=0))
     gm = step_of_three_layers()
     assert registry["sac_and_offload"](gm, config=config, trace=None, model_parts=[]) is gm
+
+
+def test_the_settings_known_of_it_are_those_of_its_own_configuration() -> None:
+    configs = pytest.importorskip("torchtitan.experiments.graph_trainer.configs")
+    fields = {field.name: field for field in dataclasses.fields(configs.GraphTrainerCompileConfig)}
+    for setting in load_target("torchtitan").settings:
+        field = fields[setting.key.removeprefix("compile.")]
+        assert field.default == setting.default, setting.key
+        if setting.choices:
+            assert set(setting.choices) <= set(re.findall(r"'(\w+)'", str(field.type)))
+
+
+def test_its_own_parser_takes_the_flags() -> None:
+    configs = pytest.importorskip("torchtitan.experiments.graph_trainer.configs")
+    tyro = pytest.importorskip("tyro")
+    export = export_policy(load_policy("balanced"), "torchtitan")
+    flags = shlex.split(render_export(export, "flags").replace(" \\\n", " ").replace("--compile.", "--"))
+    parsed = tyro.cli(configs.GraphTrainerCompileConfig, args=flags)
+    assert parsed.memory_policy == "sac_and_offload"
+    assert parsed.cpu_offload_budget_gb == 10e9 / 2**30
+    assert (parsed.cpu_offload_defer_n_layers, parsed.cpu_offload_prefetch_n_layers) == (8, 1)
