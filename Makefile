@@ -18,9 +18,10 @@ demo: install ## train the small built-in Llama with and without offloading, and
 test: install ## the whole test suite
 	$(BIN)/python -m pytest -n 2
 
-check: install ## format, lint, types, layers, tests
+check: install ## format, lint, types, layers, skills, tests
 	bash .ci/check "$(VENV)"
+	PYTHON="$(BIN)/python" bash .ci/validators
 	$(BIN)/python -m pytest -n 2
 
 clean: ## remove the environment and the caches
-	rm -rf "$(VENV)" .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf "$(VENV)" .venv-validators .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
