@@ -9,7 +9,7 @@ import pytest
 
 from offload_runtime.card import FailureMode
 from offload_runtime.card_reading import load_card
-from offload_runtime.skills_catalog import Skill, list_skills
+from offload_runtime.skills_catalog import Skill, list_skills, package_card
 from offload_runtime.validate import validate_file
 
 HEAD = "apiVersion: offload/v1\nkind: Policy\nname: p\n"
@@ -55,7 +55,9 @@ def test_a_mistake_in_a_policy_has_the_text_that_a_skill_quotes(code: str, tmp_p
     file.write_text(policy)
     found = {(d.code, d.message) for d in validate_file(str(file), target="inductor").diagnostics}
     assert (code, message) in found
-    quoted = [mode.error for skill in list_skills() for mode in modes(skill) if mode.code == code]
+    quoted = [
+        mode.error for skill in (*list_skills(), package_card()) for mode in modes(skill) if mode.code == code
+    ]
     assert quoted
     assert all(fits(message, error) for error in quoted), quoted
 
