@@ -10,6 +10,7 @@ from pathlib import Path
 from offload_runtime.card import CARD_FILE, Card
 from offload_runtime.card_checks.anchors import check_failure_modes, check_symbols, named_tests
 from offload_runtime.card_checks.commands import CommandLookup
+from offload_runtime.card_checks.decision_table import check_decision_table
 from offload_runtime.card_checks.evals import check_evals, read_evals
 from offload_runtime.card_checks.grading import Grader, OutsideGrader
 from offload_runtime.card_checks.numbers import ResultFiles, check_numbers
@@ -19,7 +20,7 @@ from offload_runtime.card_checks.test_runs import run_named_tests
 from offload_runtime.card_reading import read_card
 from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.findings import Findings
-from offload_runtime.skills_catalog import EVALS_FILE, Skill
+from offload_runtime.skills_catalog import EVALS_FILE, SKILL_FILE, Skill
 from offload_runtime.strict_yaml import read_yaml_file
 
 __all__ = ["Checker", "Checks", "SkillVerdict"]
@@ -129,6 +130,7 @@ class Checker:
         """Check SKILL.md, references and evals; returns how many commands and evals they have."""
         label = skill.file_label(EVALS_FILE)
         num_commands = check_skill_text(skill, self.lookup, findings)
+        check_decision_table(skill.directory, skill.file_label(SKILL_FILE), findings)
         evals = read_evals(skill.path(EVALS_FILE), skill.name, label, findings)
         grader = Grader(self.lookup, self.outside)
         return num_commands, check_evals(evals, skill.name, label, grader, findings)

@@ -145,6 +145,14 @@ _TEXT = (
         "offload plan fit --modell MODEL",
         "offload plan fit --model MODEL",
     ),
+    CodeEntry(
+        "CRD404",
+        "error",
+        "a decision table that the cards do not give",
+        "The table between the marks in a SKILL.md is written from the conditions of the cards beside it, so that what "
+        "an agent reads is what is evaluated.",
+        "Run `offload docs build`; change a condition on its card, never in the table.",
+    ),
 )
 _EVALS = (
     CodeEntry(

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from offload_runtime.card_checks.decision_table import DECISION_TABLE, with_decision_table
 from offload_runtime.codes import FAMILIES, CodeEntry
 from offload_runtime.docgen.command_reference import read_commands
 from offload_runtime.docgen.effects import picture_file
@@ -90,7 +91,18 @@ def render_pages(sources: Sources) -> dict[str, str]:
     texts[f"{REFERENCE}/README.md"] = render("index.md.j2", listed)
     skills = [skill for skill in read_skills(sources.cards) if skill.folder]
     texts["llms.txt"] = render("llms.txt.j2", {**listed, "skills": skills, "policies": _summaries(sources)})
+    texts |= dict(_decision_tables(sources))
     return texts
+
+
+def _decision_tables(sources: Sources) -> Iterator[tuple[str, str]]:
+    """Yield each SKILL.md that holds a decision table, with the table that the cards give."""
+    cards = [card for file, card in sources.cards.items() if file.startswith("skills/")]
+    for path in sorted((sources.root / "skills").glob("*/SKILL.md")):
+        text = path.read_text("utf-8")
+        if DECISION_TABLE in text:
+            name = path.parent.name
+            yield f"skills/{name}/SKILL.md", with_decision_table(text, cards, name)
 
 
 def _schema_pages(sources: Sources) -> Iterator[Page]:

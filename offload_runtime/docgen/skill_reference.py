@@ -17,11 +17,10 @@ from offload_runtime.card import (
     SourceEvidence,
     SymbolEvidence,
 )
-from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate, Scalar
+from offload_runtime.predicate_text import predicate_text
 
-__all__ = ["SkillReference", "describe_evidence", "describe_figure", "describe_predicate", "read_skills"]
+__all__ = ["SkillReference", "describe_evidence", "describe_figure", "read_skills"]
 
-_SIGNS = {"is": "is", "lt": "<", "le": "≤", "gt": ">", "ge": "≥", "in": "is one of"}
 _OPERATIONS = {
     "pointer": "{0}",
     "ratio": "{0} / {1}",
@@ -86,34 +85,12 @@ def _groups(card: Card) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 def _condition(condition: Condition) -> tuple[str, str]:
-    return condition.text, "" if condition.when is None else describe_predicate(condition.when)
+    return condition.text, "" if condition.when is None else predicate_text(condition.when)
 
 
 def _failure(mode: FailureMode) -> tuple[str, str, str, str, str]:
     known = f"test `{mode.test.rpartition('::')[2]}`" if mode.test else mode.source or ""
     return mode.error, mode.cause, mode.confirm, mode.fix, known
-
-
-def describe_predicate(predicate: Predicate) -> str:
-    """Write a predicate as a line of Markdown: ``fact`` ≤ value, joined by *and* and *or*."""
-    if isinstance(predicate, Comparison):
-        values = predicate.value if isinstance(predicate.value, tuple) else (predicate.value,)
-        return f"`{predicate.fact}` {_SIGNS[predicate.operator]} {', '.join(map(_scalar, values))}"
-    if isinstance(predicate, Not):
-        return f"not ({describe_predicate(predicate.member)})"
-    word = " and " if isinstance(predicate, AllOf) else " or "
-    return word.join(
-        f"({describe_predicate(member)})"
-        if isinstance(member, AllOf | AnyOf) and len(predicate.members) > 1
-        else describe_predicate(member)
-        for member in predicate.members
-    )
-
-
-def _scalar(value: Scalar) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def describe_figure(figure: Figure) -> str:
