@@ -16,7 +16,7 @@ POSITIVE = sorted((EXAMPLES / "positive").glob("*.yaml"))
 NEGATIVE = sorted((EXAMPLES / "negative").glob("*.yaml"))
 
 EXPECT = re.compile(rb"# expect: (.*)")
-TARGET = re.compile(rb"^# for: (\w+)$", re.MULTILINE)
+TARGET = re.compile(rb"^# for: ([\w-]+)$", re.MULTILINE)
 
 
 def findings(path: Path) -> tuple[Diagnostic, ...]:

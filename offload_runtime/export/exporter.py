@@ -15,6 +15,7 @@ from offload_runtime.export.clauses import Clause, given_clauses
 from offload_runtime.export.policy_values import policy_values
 from offload_runtime.export.target import Emission, Target, TargetSetting, Verdict
 from offload_runtime.export.target_reading import load_target
+from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 
@@ -110,9 +111,11 @@ class _Findings:
         message = f"{self.target.name}: {message}" if code != "EXP901" else message
         self.refusals.append(Diagnostic.at(where, code, message, path=path, hint=hint))
 
-    def note(self, where: Span | None, code: str, message: str, path: str | None = None) -> None:
+    def note(
+        self, where: Span | None, code: str, message: str, path: str | None = None, hint: str | None = None
+    ) -> None:
         message = f"{self.target.name}: {message}"
-        self.notes.append(Diagnostic.at(where, code, message, severity="note", path=path))
+        self.notes.append(Diagnostic.at(where, code, message, severity="note", path=path, hint=hint))
 
     def span_of(self, paths: Sequence[str]) -> tuple[Span | None, str | None]:
         """Return the place and the name of the first of ``paths`` that the policy gives."""
@@ -158,13 +161,20 @@ def _check_requires(policy: Policy, facts: Mapping[str, Scalar], findings: _Find
             span, "EXP904", "what the policy requires does not hold here", "correct --fact", "requires"
         )
     elif holds is None:
-        message = f"requires hangs on {_unknown(policy.requires, facts)}: give --fact NAME=VALUE"
-        findings.note(span, "EXP911", message, "requires")
+        unknown = _unknown(policy.requires, facts)
+        findings.note(span, "EXP911", f"requires hangs on {', '.join(unknown)}", "requires", _give(unknown))
 
 
-def _unknown(predicate: Predicate, values: Mapping[str, Scalar]) -> str:
-    facts = dict.fromkeys(c.fact for c in comparisons(predicate) if c.fact not in values)
-    return ", ".join(fact for fact in facts if not fact.startswith("policy."))
+def _unknown(predicate: Predicate, values: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """Return the facts that ``predicate`` hangs on and that nobody gave."""
+    missing = [comparison.fact for comparison in comparisons(predicate) if comparison.fact not in values]
+    # What a policy says is open only where it counts layers relative to their number.
+    named = ["num_layers" if name.startswith("policy.") else name for name in missing]
+    return tuple(dict.fromkeys(name for name in named if name in FACTS))
+
+
+def _give(facts: Sequence[str]) -> str:
+    return f"give {' and '.join(f'--fact {fact}=VALUE' for fact in facts)}"
 
 
 # Settings
@@ -264,8 +274,8 @@ def _check_ranges(
             message = f"{exported.key} is {wrong}, not {exported.value}{quoted}"
             findings.refuse(span, "EXP903", message, f"choose a value that is {wrong}", path)
         elif setting.below is not None and setting.below not in values:
-            message = f"{exported.key}={exported.value} has to be below {setting.below}: give --fact {setting.below}=N"
-            findings.note(span, "EXP911", message, path)
+            message = f"{exported.key}={exported.value} has to be below {setting.below}"
+            findings.note(span, "EXP911", message, path, _give([setting.below]))
 
 
 def _out_of_range(setting: TargetSetting, value: Scalar, values: Mapping[str, Scalar]) -> str | None:
@@ -297,10 +307,8 @@ def _check_constraints(
             findings.refuse(span, "EXP902", message, constraint.cure, path)
         elif holds is None and constraint.settled_by not in emitted:
             unknown = _unknown(constraint.holds, values)
-            message = (
-                f"{constraint.message} [{constraint.name}]; it hangs on {unknown}: give --fact NAME=VALUE"
-            )
-            findings.note(span, "EXP911", message, path)
+            message = f"{constraint.message} [{constraint.name}]; it hangs on {', '.join(unknown)}"
+            findings.note(span, "EXP911", message, path, _give(unknown))
 
 
 def _written(predicate: Predicate, emitted: Mapping[str, ExportedSetting]) -> bool:

@@ -178,6 +178,8 @@ def test_weights_move_by_layer_too_and_share_the_number_with_activations() -> No
     assert found["model.cpu_offloading_num_layers"] == 8
     both = first_layers(":16", parameters={"offload": True, "layers": ":8"})
     assert [f.code for f in megatron(both, **ONE_STAGE).refusals] == ["EXP902"]
+    open_range = first_layers(":16", parameters={"offload": True, "layers": ":-4"})
+    assert refused(megatron(open_range, pipeline_parallel=1))["parameters.layers"] == "EXP901"
     same = first_layers(":8", parameters={"offload": True, "layers": ":8", "double_buffering": True})
     assert settings(megatron(same, **ONE_STAGE))["model.cpu_offloading_double_buffering"] is True
 
