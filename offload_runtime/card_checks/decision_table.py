@@ -3,6 +3,7 @@
 It stands in SKILL.md between two marks, and is never edited by hand::
 
     <!-- generated: decision-table -->
+
     | condition | facts | decision |
     ...
     <!-- end -->
@@ -51,7 +52,7 @@ def with_decision_table(text: str, cards: Iterable[Card], reader: str) -> str:
     """Return the text of a SKILL.md with the table between its marks as it should be; as it is without marks."""
     before, begin, rest = text.partition(DECISION_TABLE)
     _, end, after = rest.partition(_END)
-    return f"{before}{begin}{decision_table(cards, reader)}{end}{after}" if begin and end else text
+    return f"{before}{begin}\n{decision_table(cards, reader)}\n{end}{after}" if begin and end else text
 
 
 def check_decision_table(folder: Path, label: str, findings: Findings) -> None:

@@ -29,13 +29,13 @@ def test_rows_say_for_and_against_by_facts_and_share_what_is_the_same() -> None:
 def test_what_stands_between_the_marks_is_replaced_and_nothing_else() -> None:
     text = f"# A\n\n{DECISION_TABLE}old\n<!-- end -->\n\nafter\n"
     written = with_decision_table(text, [card("a")], "reader")
-    assert written.startswith(f"# A\n\n{DECISION_TABLE}| condition |")
-    assert written.endswith("| not a |\n<!-- end -->\n\nafter\n")
+    assert written.startswith(f"# A\n\n{DECISION_TABLE}\n| condition |")
+    assert written.endswith("| not a |\n\n<!-- end -->\n\nafter\n")
     assert with_decision_table(written, [card("a")], "reader") == written
     assert with_decision_table("# A\n", [card("a")], "reader") == "# A\n"
 
 
-def test_a_condition_that_changes_on_a_card_is_found_in_the_table_of_another_skill(project: Project) -> None:
+def test_a_condition_that_changes_makes_the_table_elsewhere_stale(project: Project) -> None:
     project.write("skills/other/card.yaml", CARD.replace(NAME, "other"))
     table = with_decision_table(f"{SKILL_TEXT}\n{DECISION_TABLE}<!-- end -->\n", [card("other")], NAME)
     project.write(f"skills/{NAME}/SKILL.md", table)
