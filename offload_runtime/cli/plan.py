@@ -23,12 +23,14 @@ from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, UsageError
-from offload_runtime.hardware import HardwareProfile, load_hardware
+from offload_runtime.hardware import load_hardware
 from offload_runtime.units import parse_size, size_hint
 
 if TYPE_CHECKING:
+    from offload_runtime.models.capture_check import CaptureCheck
     from offload_runtime.models.frontier_result import FrontierResult
     from offload_runtime.models.plan_result import PlanResult
+    from offload_runtime.models.planning import Baseline, Progress
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -52,6 +54,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Sweep device memory: the TARGETs, or eight steps from the baseline's peak to the floor, and "
     "largest-first budgets beside them.",
 )
+@click.option(
+    "--check-capture",
+    is_flag=True,
+    help="Capture the whole step as one graph, too, and print where its tensors differ from those planned for.",
+)
+@click.option(
+    "--view-replay/--no-view-replay",
+    default=True,
+    help="Without it nothing leaves that backward reads through views: what an offloader can do that does not "
+    "make them again. A run always does.",
+)
 @click.option("--output", type=_FILE, metavar="FILE", help="Write the sweep of --frontier as JSON.")
 @click.option(
     "--plot",
@@ -74,6 +87,8 @@ def command(
     hardware: str | None,
     why: bool,
     frontier: bool,
+    check_capture: bool,
+    view_replay: bool,
     output: Path | None,
     plot: Path | None,
     trace_out: Path | None,
@@ -99,45 +114,58 @@ def command(
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.hardware_here import profile_here
+    from offload_runtime.models.planning import baseline_of
     from offload_runtime.models.resolve import ModelRequest
 
-    profile = profile or profile_here()
-    request = ModelRequest(**model)
     with foreign_code(), shown_progress() as advance:
-        if frontier:
-            swept = _sweep(request, compiled, profile, mode, sizes, advance)
-            result = swept.current
-        else:
-            from offload_runtime.models.planning import plan_model
-
-            swept = None
-            result = plan_model(request, compiled, mode=mode, hardware=profile, progress=advance)
+        baseline = baseline_of(
+            ModelRequest(**model),
+            compiled,
+            mode=mode,
+            hardware=profile or profile_here(),
+            view_replay=view_replay,
+            progress=advance,
+        )
+        swept = _sweep(baseline, compiled, sizes, advance) if frontier else None
+        result = swept.current if swept is not None else _plan(baseline, compiled, advance)
+        check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
     again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
     again += [part for override in overrides for part in ("--set", override)]
     return Outcome(
-        data={**_data(result, swept, why), "files": [str(path) for path in written]},
-        text="\n\n".join(_texts(result, swept, why, written)),
+        data={**_data(result, swept, check, why), "files": [str(path) for path in written]},
+        text="\n\n".join(_texts(result, swept, check, why, written)),
         diagnostics=diagnostics,
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
         next=(shlex.join(["offload", "apply", policy, *again]),),
     )
 
 
+def _plan(baseline: Baseline, policy: CompiledPolicy, advance: Progress) -> PlanResult:
+    from offload_runtime.models.planning import plan_policy
+
+    advance("plan", 0, 1)
+    result = plan_policy(baseline, policy)
+    advance("plan", 1, 1)
+    return result
+
+
 def _sweep(
-    request: Any,
-    policy: CompiledPolicy,
-    profile: HardwareProfile,
-    mode: str,
-    targets: Sequence[int],
-    advance: Any,
+    baseline: Baseline, policy: CompiledPolicy, targets: Sequence[int], advance: Progress
 ) -> FrontierResult:
     from offload_runtime.models.frontier import sweep_frontier
-    from offload_runtime.models.planning import baseline_of
 
-    baseline = baseline_of(request, policy, mode=mode, hardware=profile, progress=advance)
     return sweep_frontier(baseline, policy, targets, progress=advance)
+
+
+def _check(baseline: Baseline, advance: Progress) -> CaptureCheck:
+    from offload_runtime.models.capture_comparison import check_captures
+
+    advance("capture", 0, 1)
+    found = check_captures(baseline.traced)
+    advance("capture", 1, 1)
+    return found
 
 
 def _sizes(targets: Sequence[str], *, frontier: bool) -> tuple[int, ...]:
@@ -206,8 +234,12 @@ def _unwritable(path: Path, reason: str) -> UsageError:
     return UsageError(Diagnostic("PLN424", "error", f"{path} cannot be written: {reason}", hint=hint))
 
 
-def _data(result: PlanResult | None, swept: FrontierResult | None, why: bool) -> dict[str, Any]:
+def _data(
+    result: PlanResult | None, swept: FrontierResult | None, check: CaptureCheck | None, why: bool
+) -> dict[str, Any]:
     data = {} if result is None else result.to_data()
+    if check is not None:
+        data["capture_check"] = check.to_data()
     if swept is not None:
         data["frontier"] = swept.to_data()
     if why and result is not None and result.arithmetic is not None:
@@ -218,8 +250,13 @@ def _data(result: PlanResult | None, swept: FrontierResult | None, why: bool) ->
 
 
 def _texts(
-    result: PlanResult | None, swept: FrontierResult | None, why: bool, written: Sequence[Path]
+    result: PlanResult | None,
+    swept: FrontierResult | None,
+    check: CaptureCheck | None,
+    why: bool,
+    written: Sequence[Path],
 ) -> list[str]:
+    from offload_runtime.reporting.capture_check import render_capture_check
     from offload_runtime.reporting.plan import render_frontier, render_plan
 
     texts = [] if result is None else [render_plan(result)]
@@ -229,6 +266,8 @@ def _texts(
         from offload_runtime.reporting.why import render_arithmetic
 
         texts.append(render_arithmetic(result.arithmetic))
+    if check is not None:
+        texts.append(render_capture_check(check))
     if written:
         texts.append("\n".join(f"written: {path}" for path in written))
     return texts

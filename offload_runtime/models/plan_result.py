@@ -126,9 +126,10 @@ class SimulatedStep:
 class PlanResult:
     """Everything that ``offload plan`` found out.
 
-    ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. ``num_candidates`` are saved
-    tensors that the policy lets leave and that can; ``num_recomputed`` counts those that the baseline saves, and so do
-    ``verdicts`` and ``layer_runs``. ``optimizer_ms`` is what the optimizer's step takes on top of ``step_ms``.
+    ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. Without ``view_replay`` a
+    tensor that backward reads through views stays. ``num_candidates`` are saved tensors that the policy lets leave and
+    that can; ``num_recomputed`` counts those that the baseline saves, and so do ``verdicts`` and ``layer_runs``.
+    ``optimizer_ms`` is what the optimizer's step takes on top of ``step_ms``.
     ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is
     above it; None where nothing was decided by the planner.
     """
@@ -140,6 +141,7 @@ class PlanResult:
     hardware: str
     dtype: str
     optimizer: str
+    view_replay: bool
     num_parameters: int
     num_graphs: int
     num_layers: int | None
@@ -192,6 +194,7 @@ class PlanResult:
             "hardware": self.hardware,
             "dtype": self.dtype,
             "optimizer": self.optimizer,
+            "view_replay": self.view_replay,
             "num_parameters": self.num_parameters,
             "num_graphs": self.num_graphs,
             "num_layers": self.num_layers,

@@ -104,16 +104,19 @@ def plan_graphs(
     hardware: HardwareProfile,
     resident: ResidentBytes,
     loss_pairs: tuple[PlannedPair, ...] = (),
+    view_replay: bool = True,
 ) -> PlannedModel:
     """Plan each graph of the module under ``policy``, in the order in which a run compiles them.
 
-    A budget counts over all graphs, as it does when they run. Raises RefusedError as `plan_joint` does.
+    A budget counts over all graphs, as it does when they run. Without ``view_replay`` what backward reads through
+    views cannot leave. Raises RefusedError as `plan_joint` does.
     """
     setting = Setting(
         limits,
         hardware,
         resident_bytes=resident.optimizer_state + resident.workspace,
         allocated_bytes=resident.parameters + resident.buffers + resident.batch,
+        view_replay=view_replay,
     )
     pairs: list[PlannedPair] = []
     for graph in traced.graphs:

@@ -55,7 +55,10 @@ _NO_POLICY = {
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """A traced model on a hardware profile, and what is predicted of it without a policy."""
+    """A traced model on a hardware profile, and what is predicted of it without a policy.
+
+    Without ``view_replay`` plans are those of an offloader that knows of no views; a run always replays them.
+    """
 
     traced: TracedModel
     hardware: HardwareProfile
@@ -64,6 +67,7 @@ class Baseline:
     planned: PlannedModel
     forecast: StepForecast
     window: WindowForecast
+    view_replay: bool = True
 
     @property
     def optimizer_step_bytes(self) -> int:
@@ -77,17 +81,20 @@ def plan_model(
     *,
     mode: str = "graph",
     hardware: HardwareProfile | str,
+    view_replay: bool = True,
     progress: Progress | None = None,
 ) -> PlanResult:
     """Predict what ``policy`` does for the model of ``request`` on ``hardware`` (a profile, or the name of one).
 
-    Raises PolicyError where a rule matches nothing, and RefusedError for a model that cannot be traced, and for
-    limits that no plan keeps to, naming the floor and what holds it.
+    ``view_replay`` is that of `Baseline`. Raises PolicyError where a rule matches nothing, and RefusedError for a
+    model that cannot be traced, and for limits that no plan keeps to, naming the floor and what holds it.
     """
     compiled = load_policy(policy)
     profile = load_hardware(hardware) if isinstance(hardware, str) else hardware
     notify = progress or (lambda phase, done, total: None)
-    baseline = baseline_of(request, compiled, mode=mode, hardware=profile, progress=notify)
+    baseline = baseline_of(
+        request, compiled, mode=mode, hardware=profile, view_replay=view_replay, progress=notify
+    )
     notify("plan", 0, 1)
     result = plan_policy(baseline, compiled)
     notify("plan", 1, 1)
@@ -100,19 +107,20 @@ def baseline_of(
     *,
     mode: str,
     hardware: HardwareProfile,
+    view_replay: bool = True,
     progress: Progress | None = None,
 ) -> Baseline:
     """Trace the model of ``request`` and simulate it without a policy, unless ``mode`` cannot honour ``policy``.
 
     Raises RefusedError for such a policy, and for a model that cannot be traced.
     """
-    refuse_unsupported(policy.policy, mode)
+    refuse_unsupported(policy.policy, mode, hardware)
     notify = progress or (lambda phase, done, total: None)
     notify("trace", 0, 1)
     traced = trace_request(request, mode=mode)
     notify("trace", 1, 1)
     notify("baseline", 0, 1)
-    baseline = predict_baseline(traced, hardware)
+    baseline = predict_baseline(traced, hardware, view_replay=view_replay)
     notify("baseline", 1, 1)
     return baseline
 
@@ -132,8 +140,8 @@ def plan(
             f"{joint.model.name} was captured as {len(joint.graphs)} graphs, and a plan is of one graph"
         )
     compiled = load_policy(policy)
-    refuse_unsupported(compiled.policy, joint.mode)
     profile = hardware if isinstance(hardware, HardwareProfile) else load_hardware(hardware)
+    refuse_unsupported(compiled.policy, joint.mode, profile)
     resident = _resident(joint, profile)
     limits = _limits(compiled, profile)
     refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer)
@@ -144,7 +152,7 @@ def plan(
     return planned.pairs[0].plan
 
 
-def predict_baseline(traced: TracedModel, hardware: HardwareProfile) -> Baseline:
+def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_replay: bool = True) -> Baseline:
     """Simulate the model without a policy: in mode ``graph`` everything is saved, in ``inductor`` torch decides."""
     no_policy = load_policy(_NO_POLICY)
     resident = _resident(traced, hardware)
@@ -157,6 +165,7 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile) -> Baseline
         hardware=hardware,
         resident=resident,
         loss_pairs=plan_loss(traced, no_policy, hardware),
+        view_replay=view_replay,
     )
     window = window_bound(planned.offloadable_trace(), hardware.link())
     return Baseline(
@@ -167,6 +176,7 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile) -> Baseline
         planned=planned,
         forecast=planned.forecast(optimizer_step_bytes(resident, optimizer)),
         window=WindowForecast(window.num_bytes, window.duration_ms, hardware.link().d2h_bytes_per_ms),
+        view_replay=view_replay,
     )
 
 
@@ -184,6 +194,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
         hardware=hardware,
         resident=baseline.resident,
         loss_pairs=baseline.planned.loss_pairs,
+        view_replay=baseline.view_replay,
     )
     findings = _judge(policy, planned)
     host = host_forecast(planned, limits)
@@ -219,6 +230,7 @@ def _result(
         hardware=baseline.hardware.name,
         dtype=model.dtype,
         optimizer=baseline.optimizer,
+        view_replay=baseline.view_replay,
         num_parameters=model.num_parameters,
         num_graphs=len(traced.graphs),
         num_layers=planned.num_layers,

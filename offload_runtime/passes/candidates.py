@@ -21,7 +21,6 @@ __all__ = [
     "count_replayed_views",
     "read_timeline",
     "saved_storages",
-    "without_view_replay",
 ]
 
 
@@ -57,9 +56,12 @@ def read_timeline(joint: JointGraph, partition: Partition) -> Timeline:
 
 
 def collect_candidates(
-    joint: JointGraph, partition: Partition, stored: Sequence[SavedStorage]
+    joint: JointGraph, partition: Partition, stored: Sequence[SavedStorage], *, view_replay: bool = True
 ) -> list[Candidate]:
-    """Describe every saved storage as a candidate, with the obstacle that forbids to offload it, if any."""
+    """Describe every saved storage as a candidate, with the obstacle that forbids to offload it, if any.
+
+    Without ``view_replay`` no view can be rebuilt from a reloaded base, and a storage that is read through one stays.
+    """
     forward = {node: index for index, node in enumerate(partition.forward.graph.nodes)}
     backward = {node: index for index, node in enumerate(partition.backward.graph.nodes)}
     returned = partition.returned_to_caller
@@ -82,7 +84,7 @@ def collect_candidates(
                 obstacle=_obstacle(item, joint, returned, device, sources),
             )
         )
-    return candidates
+    return candidates if view_replay else _without_view_replay(stored, candidates, partition)
 
 
 def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Partition) -> int:
@@ -100,10 +102,9 @@ def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Pa
     return len(read) + sum(len(source.views) for source in candidate.sources)
 
 
-def without_view_replay(
+def _without_view_replay(
     stored: Sequence[SavedStorage], candidates: Sequence[Candidate], partition: Partition
 ) -> list[Candidate]:
-    """Return the candidates as they would be if no view could be rebuilt from a reloaded base."""
     return [
         replace(
             candidate,

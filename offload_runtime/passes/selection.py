@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy, Fate
-from offload_runtime.errors import RefusedError
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Candidate, Transfer
@@ -24,7 +23,6 @@ from offload_runtime.passes.candidates import (
     collect_candidates,
     read_timeline,
     saved_storages,
-    without_view_replay,
 )
 from offload_runtime.passes.choices import (
     collect_choices,
@@ -46,7 +44,7 @@ from offload_runtime.planning.limits import Infeasible
 from offload_runtime.planning.placement import place
 from offload_runtime.planning.search import PlannedStep, plan_fates
 from offload_runtime.policy import Limits
-from offload_runtime.step import Move, Simulation
+from offload_runtime.step import Move, Simulation, StepTrace
 
 __all__ = [
     "Planned",
@@ -114,7 +112,7 @@ def split_without_policy(
     """Split a graph that no policy touches: all that crosses is saved."""
     partition = split(joint.module)
     stored = saved_storages(partition, judged)
-    candidates = collect_candidates(joint, partition, stored)
+    candidates = collect_candidates(joint, partition, stored, view_replay=setting.view_replay)
     fates: tuple[Fate, ...] = tuple("save" for _ in stored)
     selected = Selected(
         partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=()
@@ -135,9 +133,7 @@ def select_largest_first(
     tag_activations_pass(joint.module, joint=joint, judged=judged)
     partition = split(joint.module)
     stored = saved_storages(partition, judged)
-    candidates = collect_candidates(joint, partition, stored)
-    if not setting.view_replay:
-        candidates = without_view_replay(stored, candidates, partition)
+    candidates = collect_candidates(joint, partition, stored, view_replay=setting.view_replay)
     schedule = policy.policy.schedule
     timeline = read_timeline(joint, partition)
     selection = plan_largest_first(
@@ -203,7 +199,7 @@ def select_planned(
     assert setting.profile is not None, "planned is refused where the hardware is unknown"
     joint, judged = fresh()
     tag_activations_pass(joint.module, joint=joint, judged=[start_of(item, mode) for item in judged])
-    selected = _unplanned(joint, judged, split)
+    selected = _unplanned(joint, judged, split, setting)
     trial = Planned(joint, judged, selected)
     choices = collect_choices(
         joint,
@@ -241,18 +237,17 @@ def select_planned(
             asked, limits=replace(asked.limits, device_peak=lower if attempt < _MAX_ATTEMPTS else 0)
         )
     assert lowest is not None
-    raise _refuse_excess(policy, setting, lowest.selected)
+    floor, trace = _floor_of(setting.profile, lowest.selected)
+    raise refuse_infeasible(policy, setting.limits, trace, floor) from floor
 
 
-def _refuse_excess(policy: CompiledPolicy, setting: Setting, lowest: Selected) -> RefusedError:
-    """Return the error for plans that fit and that no partition carries out within the limit; name the lowest peak."""
-    assert setting.profile is not None
+def _floor_of(profile: HardwareProfile, lowest: Selected) -> tuple[Infeasible, StepTrace]:
+    """Return the lowest peak of plans that fit and that no partition carries out within the limit, and its step."""
     assert lowest.traced is not None
     assert lowest.simulation is not None
     trace, kernel = lowest.traced.trace, lowest.simulation.peak_at
-    holders = holders_at(Problem.of(trace, setting.profile.link()), lowest.fates, kernel)
-    floor = Infeasible(lowest.simulation.peak_bytes, kernel, holders)
-    return refuse_infeasible(policy, setting.limits, trace, floor)
+    holders = holders_at(Problem.of(trace, profile.link()), lowest.fates, kernel)
+    return Infeasible(lowest.simulation.peak_bytes, kernel, holders), trace
 
 
 def _excess(selected: Selected, setting: Setting) -> int:
@@ -286,7 +281,7 @@ def _carry_out(
         joint, judged = fresh()
         tagged_as = [fixed_as_planned(item, wanted, left_open) for item in judged]
         tag_activations_pass(joint.module, joint=joint, judged=tagged_as)
-        tagged = Planned(joint, judged, _unplanned(joint, judged, split))
+        tagged = Planned(joint, judged, _unplanned(joint, judged, split, setting))
         found.append(_place(tagged, wanted, step, mode=mode, setting=setting))
         if _excess(found[-1].selected, setting) <= 0:
             break
@@ -351,10 +346,12 @@ def _plan(traced: TracedPair, setting: Setting) -> PlannedStep:
     )
 
 
-def _unplanned(joint: JointGraph, judged: Sequence[JudgedStorage], split: Split) -> Selected:
+def _unplanned(
+    joint: JointGraph, judged: Sequence[JudgedStorage], split: Split, setting: Setting
+) -> Selected:
     partition = split(joint.module)
     stored = saved_storages(partition, judged)
-    candidates = collect_candidates(joint, partition, stored)
+    candidates = collect_candidates(joint, partition, stored, view_replay=setting.view_replay)
     fates: tuple[Fate, ...] = tuple("save" for _ in stored)
     return Selected(partition, tuple(stored), tuple(candidates), fates, (None,) * len(stored), transfers=())
 

@@ -91,7 +91,8 @@ def _heading(result: PlanResult) -> str:
     graphs = "1 graph" if result.num_graphs == 1 else f"{result.num_graphs} graphs"
     return (
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
-        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}\n"
+        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}"
+        f"{'' if result.view_replay else ', without view replay'}\n"
         f"predicted, nothing was run; times are of forward and backward{_optimizer_time(result)}"
     )
 

@@ -52,7 +52,10 @@ def capture_step(
     def step(state: Mapping[str, torch.Tensor], args: Sequence[Any]) -> Any:
         with AcceleratorCalls() if accelerator else nullcontext():
             output = torch.func.functional_call(module, dict(state), tuple(args))
-        return output if loss_fn is None else loss_fn(output)
+        if loss_fn is None:
+            return output
+        with traceback.annotate({_MODULE: ""}):
+            return loss_fn(output)
 
     def keep(
         gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any

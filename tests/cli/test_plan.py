@@ -134,6 +134,52 @@ def test_why_prints_the_arithmetic(offload: Offload, policy: str) -> None:
     assert data["why"]["hardware"] == "h200-pcie5"
 
 
+def test_a_second_capture_that_agrees_is_one_line(offload: Offload, policy: str) -> None:
+    finished = offload("plan", policy, *MODEL, *HERE, "--check-capture")
+    assert finished.exit_code == 0
+    (line,) = [line for line in finished.stdout.splitlines() if line.startswith("capture check: ")]
+    assert line.endswith("holds the same 18 tensors, by module, operator and bytes")
+    data = offload("plan", policy, *MODEL, *HERE, "--check-capture", "--format", "json").document["data"]
+    check = data["capture_check"]
+    assert (check["agrees"], check["num_in_step"], check["differences"]) == (True, 18, [])
+    assert "capture_check" not in offload("plan", policy, *MODEL, *HERE, "--format", "json").document["data"]
+
+
+def test_where_a_second_capture_differs_is_printed_by_tensor(offload: Offload, policy: str) -> None:
+    model = ("--model", "tests.models.planned_models:two_outputs", *HERE, "--check-capture")
+    finished = offload("plan", policy, *model)
+    assert finished.exit_code == 0
+    rows = finished.stdout[finished.stdout.index("capture check: ") :].splitlines()
+    assert rows[0].startswith("capture check: 17 tensors in the compiled graphs, 23 in the whole step")
+    assert rows[1].split() == ["module", "operator", "bytes", "compiled", "step"]
+    assert ["(root)", "aten.pow.Tensor_Scalar", "1", "MiB", "0", "2"] in [row.split() for row in rows]
+    check = offload("plan", policy, *model, "--format", "json").document["data"]["capture_check"]
+    assert not check["agrees"]
+    assert {
+        "module": "",
+        "op": "aten.pow.Tensor_Scalar",
+        "num_bytes": 2**20,
+        "num_in_compile": 0,
+        "num_in_step": 2,
+    } in check["differences"]
+
+
+def test_without_view_replay_what_is_read_through_views_stays(offload: Offload, tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(
+        "apiVersion: offload/v1\nkind: Policy\nname: all\nschedule: {keep_last: 0}\n"
+        "activations: {default: offload}\n"
+    )
+    args = ("plan", str(path), "--model", "tests.models.planned_models:viewed", "--optimizer", "none", *HERE)
+    replayed = offload(*args, "--format", "json").document["data"]
+    finished = offload(*args, "--no-view-replay", "--format", "json")
+    plain = finished.document["data"]
+    assert (replayed["view_replay"], plain["view_replay"]) == (True, False)
+    assert 0 < plain["num_candidates"] < replayed["num_candidates"]
+    assert 0 < plain["offloaded_bytes"] < replayed["offloaded_bytes"]
+    assert ", without view replay\n" in offload(*args, "--no-view-replay").stdout
+
+
 def test_pictures_and_a_trace_are_written(offload: Offload, policy: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = ("--plot", str(tmp_path / "plan.svg"), "--trace-out", str(tmp_path / "trace.json"))

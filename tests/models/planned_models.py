@@ -68,6 +68,24 @@ def without_loss() -> tuple[nn.Module, tuple[Tensor], Callable[[Tensor], Tensor]
     return Stack(lambda x: x), _args(), _loss
 
 
+class Viewed(nn.Module):
+    """Three linear layers; backward reads what the second makes through a transposed view of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(DIM, WIDE), nn.Linear(WIDE, WIDE)
+        self.third = nn.Linear(TOKENS, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(self.first(x).sin())
+        return self.third(hidden.t()).sin().square().mean()
+
+
+def viewed() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model of which backward reads one storage through a view, and others as they are."""
+    return Viewed(), _args()
+
+
 def two_outputs() -> tuple[nn.Module, tuple[Tensor]]:
     """Return a model of two outputs and no loss."""
     return Stack(lambda x: (x, x.tanh())), _args()

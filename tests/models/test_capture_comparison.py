@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from offload_runtime.compiler import load_policy
 from offload_runtime.models import resolve_model
-from offload_runtime.models.capture_comparison import CaptureDifference, compare_captures
+from offload_runtime.models.capture_check import CaptureDifference
+from offload_runtime.models.capture_comparison import check_captures, compare_captures
+from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.traced_model import trace_request
 from offload_runtime.passes.selection import Setting
 from offload_runtime.runtime.capture import capture_joint_graphs
 from offload_runtime.runtime.step_capture import capture_step
+from tests.models.planned_models import NUM_LAYERS, Stack
 
 
 def _differences(spec: str, layers: int | None, policy_name: str) -> tuple[CaptureDifference, ...]:
@@ -64,6 +70,34 @@ def test_a_step_is_one_graph_where_dynamo_breaks_it() -> None:
         if node.meta.get("nn_module_stack")
     }
     assert {"first", "second"} <= names
+
+
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+@pytest.mark.parametrize("model", ["stack", "broken", "without_loss"])
+def test_a_traced_model_agrees_with_its_whole_step_whatever_its_graphs_and_loss(
+    model: str, mode: str
+) -> None:
+    traced = trace_request(ModelRequest(f"tests.models.planned_models:{model}"), mode=mode)
+    check = check_captures(traced)
+    assert check.agrees, check.differences
+    assert check.num_in_step == check.num_in_compile >= 4 * NUM_LAYERS
+
+
+def test_a_loss_that_only_the_step_holds_is_a_difference() -> None:
+    traced = trace_request(ModelRequest("tests.models.planned_models:two_outputs"), mode="graph")
+    assert not traced.loss_graphs
+    check = check_captures(traced)
+    assert not check.agrees
+    assert {(found.module, found.num_in_compile) for found in check.differences} == {("", 0)}
+    assert check.num_in_step - check.num_in_compile == sum(found.num_in_step for found in check.differences)
+
+
+def test_a_step_that_cannot_be_captured_is_said_and_breaks_nothing() -> None:
+    traced = trace_request(ModelRequest("tests.models.planned_models:stack"), mode="graph")
+    unseen = Stack(lambda x: x.sum() if x.sum().item() else x.mean())
+    check = check_captures(replace(traced, model=replace(traced.model, module=unseen)))
+    assert not check.agrees
+    assert "DataDependent" in check.reason
 
 
 def test_tensors_that_only_one_capture_holds_are_told_with_their_numbers() -> None:

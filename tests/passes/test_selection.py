@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 from offload_runtime.errors import RefusedError
-from offload_runtime.passes.pipeline import PlannedPair
+from offload_runtime.passes.pipeline import PlannedPair, plan_joint
+from offload_runtime.passes.selection import Setting
+from offload_runtime.policy import Limits
 from offload_runtime.runtime.capture import CapturedGraph, capture_joint_graphs
 from offload_runtime.step import Simulation
+from tests.models.planned_models import viewed
 from tests.passes.planned import HARDWARE, baseline_of, captured, plan, planned_policy
 
 MODES = ["graph", "inductor"]
@@ -257,3 +260,25 @@ def test_the_graph_that_is_planned_stays_as_it_was() -> None:
     before = str(graph.module.graph)
     plan(MIXED, device_peak=limit_at(0.6, "graph"))
     assert str(graph.module.graph) == before
+
+
+def test_planned_without_view_replay_keeps_what_backward_reads_through_a_view() -> None:
+    module, args = viewed()
+    (graph,) = capture_joint_graphs(module, args, mode="graph", accelerator=False)
+    rule = {
+        "name": "second",
+        "match": {"module": "second", "op": "matmul"},
+        "action": "offload",
+        "must": True,
+    }
+    policy = planned_policy("save", rules=[rule])
+
+    def planned(*, view_replay: bool) -> PlannedPair:
+        setting = Setting(Limits(), HARDWARE, view_replay=view_replay)
+        return plan_joint(
+            graph.copy(), graph.inputs, policy=policy, mode="graph", variant="policy", setting=setting
+        )
+
+    assert planned(view_replay=True).selected.fates.count("offload") == 1
+    with pytest.raises(RefusedError, match="view replay is off"):
+        planned(view_replay=False)

@@ -51,6 +51,7 @@ def plan_result(**changes: Any) -> PlanResult:
         "hardware": "h200-pcie5",
         "dtype": "bfloat16",
         "optimizer": "adamw",
+        "view_replay": True,
         "num_parameters": 8_030_261_248,
         "num_graphs": 1,
         "num_layers": 3,
