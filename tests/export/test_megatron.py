@@ -1,0 +1,105 @@
+"""What is exported for Megatron Bridge against Megatron-Core's own configuration classes, where they are installed.
+
+They are not installed with this project; what is known of them stands in `targets_data/megatron-bridge.yaml`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from offload_runtime.export.exporter import export_policy
+from offload_runtime.export.target_reading import load_target
+from tests.export.policies import first_layers, policy
+
+SMALL = {"num_layers": 32, "hidden_size": 64, "num_attention_heads": 4}
+# In newer versions than the 0.16 that the registry has.
+NEWER = {
+    "cpu_offloading_retain_pinned_cpu_buffers",
+    "activation_offload_fraction",
+    "delta_offload_bytes_across_pp_ranks",
+    "moe_paged_stash",
+}
+
+
+@pytest.fixture
+def transformer_config() -> Any:
+    return pytest.importorskip("megatron.core.transformer.transformer_config").TransformerConfig
+
+
+@pytest.fixture
+def optimizer_config() -> Any:
+    return pytest.importorskip("megatron.core.optimizer.optimizer_config").OptimizerConfig
+
+
+def exported(source: Any, section: str) -> dict[str, Any]:
+    facts = {"pipeline_parallel": 1, "num_layers": 32}
+    export = export_policy(source, "megatron-bridge", facts=facts)
+    assert export.ok
+    prefix = f"{section}."
+    return {s.key.removeprefix(prefix): s.value for s in export.settings if s.key.startswith(prefix)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        first_layers(),
+        policy(parameters={"offload": True, "layers": ":8", "double_buffering": True}),
+        policy(activations={"default": "recompute", "layer_outputs": "save"}),
+        policy(activations={"default": "save"}),
+    ],
+    ids=["activations", "weights", "recompute", "save"],
+)
+def test_its_own_model_configuration_takes_the_export(transformer_config: Any, source: Any) -> None:
+    written = exported(source, "model")
+    parsed = transformer_config(**SMALL, **written)
+    assert {key: getattr(parsed, key) for key in written} == written
+
+
+def test_its_own_optimizer_configuration_takes_the_export(optimizer_config: Any) -> None:
+    written = exported(policy(optimizer_state={"offload_fraction": 0.5, "overlap": True}), "optimizer")
+    parsed = optimizer_config(**written)
+    assert {key: getattr(parsed, key) for key in written} == written
+
+
+@pytest.mark.parametrize(
+    ("constraint", "broken"),
+    [
+        ("one-pipeline-stage", {"pipeline_model_parallel_size": 2}),
+        ("no-recompute", {"recompute_granularity": "selective"}),
+        ("no-cuda-graphs", {"cuda_graph_impl": "local"}),
+        (
+            "no-fine-grained-offload",
+            {"fine_grained_activation_offloading": True, "offload_modules": ["core_attn"]},
+        ),
+    ],
+)
+def test_it_refuses_in_the_words_that_we_quote(
+    transformer_config: Any, constraint: str, broken: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    quoted = {c.name: c.error for c in load_target("megatron-bridge").constraints}[constraint]
+    written = {**SMALL, **exported(first_layers(), "model"), "pipeline_dtype": torch.float32}
+    with pytest.raises((ValueError, AssertionError)) as caught:
+        transformer_config(**{**written, **broken})
+    assert str(caught.value) == quoted
+
+
+def test_it_refuses_as_many_layers_as_there_are_in_the_words_that_we_quote(transformer_config: Any) -> None:
+    setting = load_target("megatron-bridge").setting("model.cpu_offloading_num_layers")
+    assert setting is not None
+    assert setting.error is not None
+    with pytest.raises(ValueError, match=setting.error):
+        transformer_config(**SMALL, cpu_offloading=True, cpu_offloading_num_layers=32)
+    transformer_config(**SMALL, cpu_offloading=True, cpu_offloading_num_layers=31)
+
+
+def test_the_settings_known_of_it_have_its_defaults(transformer_config: Any, optimizer_config: Any) -> None:
+    classes = {"model": transformer_config, "optimizer": optimizer_config}
+    for setting in load_target("megatron-bridge").settings:
+        section, _, name = setting.key.partition(".")
+        fields = {field.name: field.default for field in dataclasses.fields(classes[section])}
+        if name not in NEWER:
+            assert fields[name] == setting.default, name
