@@ -28,6 +28,7 @@ from offload_runtime.overrides import OVERRIDE_FILE
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "advise": "offload_runtime.cli.advise",
         "apply": "offload_runtime.cli.apply",
         "bench": "offload_runtime.cli.bench",
         "codes": "offload_runtime.cli.codes",
@@ -36,6 +37,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "docs": "offload_runtime.cli.docs",
         "explain": "offload_runtime.cli.explain",
         "export": "offload_runtime.cli.export",
+        "facts": "offload_runtime.cli.facts",
+        "init": "offload_runtime.cli.init",
         "list": "offload_runtime.cli.catalog",
         "plan": "offload_runtime.cli.plan",
         "skills": "offload_runtime.cli.skills",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from offload_runtime.codes import (
+    advice,
     bench,
     capture,
     cards,
@@ -22,6 +23,7 @@ from offload_runtime.codes import (
     policy_tests,
     reading,
     runtime,
+    scaffold,
     usage,
 )
 from offload_runtime.codes.entry import CodeEntry
@@ -40,6 +42,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "MOD": "models and comparisons",
         "HWP": "hardware profiles",
         "CRD": "skill cards",
+        "ADV": "facts and advice",
         "BEN": "paired measurements",
         "DOC": "documentation",
         "EXP": "exports to other systems",
@@ -65,7 +68,9 @@ CODES: Mapping[str, CodeEntry] = _table(
         usage.CODES,
         models.CODES,
         pictures.CODES,
+        scaffold.CODES,
         bench.CODES,
+        advice.CODES,
         hardware.CODES,
         cards.CODES,
         docs.CODES,
