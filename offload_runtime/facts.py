@@ -141,10 +141,10 @@ _MODEL = _rows(
         "resident_bytes",
         "integer",
         BYTES,
-        "Parameters, gradients, optimizer state and batch on one rank.",
+        "Parameters, gradients, optimizer state, batch and workspace on one rank.",
         "120GiB",
     ),
-    ("activation_bytes", "integer", BYTES, "Peak less what is resident: what a step adds.", "55GiB"),
+    ("activation_bytes", "integer", BYTES, "Saved for backward in a step without a policy.", "55GiB"),
     ("peak_bytes", "integer", BYTES, "Peak device memory of a step without a policy.", "71GiB"),
     (
         "floor_bytes",
@@ -161,7 +161,7 @@ _MODEL = _rows(
         "floor_fits",
         "boolean",
         None,
-        "The floor fits the device: some policy on activations makes it fit.",
+        "Some policy on activations makes it fit: the floor takes at most 94 % of the device.",
         True,
     ),
 )

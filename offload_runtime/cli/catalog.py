@@ -53,6 +53,18 @@ def models_catalog() -> Catalog:
     )
 
 
+def facts_catalog() -> Catalog:
+    """List the facts that a policy's `requires` and a card's conditions can name."""
+    from offload_runtime.facts import FACTS
+    from offload_runtime.reporting.facts import FACT_COLUMNS, fact_cells, fact_entry
+
+    return Catalog(
+        entries=tuple(map(fact_entry, FACTS.values())),
+        columns=FACT_COLUMNS,
+        cells=tuple(map(fact_cells, FACTS.values())),
+    )
+
+
 def op_classes_catalog() -> Catalog:
     """List the op classes that a rule's `op` can name."""
     from offload_runtime.op_classes import OP_CLASSES
@@ -115,6 +127,7 @@ def _named(title: str, listed: list[tuple[str, str]]) -> Catalog:
 
 CATALOGS: Mapping[str, Callable[[], Catalog]] = MappingProxyType(
     {
+        "facts": facts_catalog,
         "hardware": hardware_catalog,
         "models": models_catalog,
         "op-classes": op_classes_catalog,
@@ -123,11 +136,11 @@ CATALOGS: Mapping[str, Callable[[], Catalog]] = MappingProxyType(
 )
 
 
-@click.command(short_help="List hardware profiles, built-in models, op classes or policies.")
+@click.command(short_help="List facts, hardware profiles, built-in models, op classes or policies.")
 @click.argument("what", type=click.Choice(sorted(CATALOGS)), metavar="|".join(sorted(CATALOGS)))
 @format_option()
 def command(what: str) -> Outcome:
-    """List the hardware profiles, the built-in models, the op classes or the shipped policies.
+    """List the facts, the hardware profiles, the built-in models, the op classes or the shipped policies.
 
     \b
     Example:

@@ -89,6 +89,13 @@ def shape_options(command: Command) -> Command:
     return command
 
 
+def optional_shape_options(command: Command) -> Command:
+    """Declare what `shape_options` declares, for a command that can do without a model: `spec` is None then."""
+    for option in reversed((_OPTIONAL_MODEL, *_MODEL_OPTIONS[1 : len(ShapeOptions.__annotations__)])):
+        command = option(command)
+    return command
+
+
 def model_request(options: ModelOptions) -> ModelRequest:
     """Return what `options` ask for, with the device chosen. Imports torch.
 
@@ -120,15 +127,13 @@ _DEFAULTS: dict[str, object] = {
     "seed": 0,
 }
 _COUNT = click.IntRange(min=1)
+_MODEL_HELP = (
+    "builtin:NAME (see `offload list models`), hf:PATH of a local config.json, or "
+    "package.module:function that returns (module, example_args) or (module, example_args, loss_fn)."
+)
+_OPTIONAL_MODEL = click.option("--model", "spec", metavar="MODEL", help=_MODEL_HELP)
 _MODEL_OPTIONS = (
-    click.option(
-        "--model",
-        "spec",
-        required=True,
-        metavar="MODEL",
-        help="builtin:NAME (see `offload list models`), hf:PATH of a local config.json, or "
-        "package.module:function that returns (module, example_args) or (module, example_args, loss_fn).",
-    ),
+    click.option("--model", "spec", required=True, metavar="MODEL", help=_MODEL_HELP),
     click.option("--batch", type=_COUNT, metavar="N", help="Sequences or images in a batch."),
     click.option("--seq", type=_COUNT, metavar="N", help="Tokens in a sequence."),
     click.option("--layers", type=_COUNT, metavar="N", help="Layers of the model."),

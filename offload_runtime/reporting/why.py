@@ -12,7 +12,7 @@ from offload_runtime.tiers import ArithmeticLine, ArithmeticSection, OffloadArit
 def render_arithmetic(arithmetic: OffloadArithmetic) -> str:
     """Write the verdict, then a table of each section: what, how much, from what, where that comes from."""
     parts = [f"{arithmetic.hardware}: {arithmetic.verdict}"]
-    parts += [_section(section) for section in arithmetic.sections if section.lines]
+    parts += [render_section(section) for section in arithmetic.sections if section.lines]
     return "\n\n".join(parts)
 
 
@@ -32,7 +32,8 @@ def arithmetic_data(arithmetic: OffloadArithmetic) -> dict[str, Any]:
     }
 
 
-def _section(section: ArithmeticSection) -> str:
+def render_section(section: ArithmeticSection) -> str:
+    """Write a section as a table under its title."""
     columns = [Column("what"), Column("value", "right"), Column("unit"), Column("from"), Column("source")]
     rows = [
         [line.label, format_value(line.value), line.unit, line.expression, line.source]

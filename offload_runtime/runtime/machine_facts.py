@@ -19,11 +19,21 @@ from offload_runtime.runtime.host_memory import read_host_memory
 from offload_runtime.runtime.numa import cpus_of_node, node_of_pci_device
 from offload_runtime.runtime.setting import profile_of_device
 
-__all__ = ["hardware_facts", "host_facts", "known_facts", "numa_facts", "parallel_facts", "pcie_facts"]
+__all__ = [
+    "hardware_facts",
+    "host_facts",
+    "is_launched",
+    "known_facts",
+    "machine_facts",
+    "numa_facts",
+    "parallel_facts",
+    "pcie_facts",
+]
 
 # Variables in which launchers count processes: torchrun, Open MPI.
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_TORCH_VERSION = torch.__version__.partition("+")[0]
 # Rate of one lane (GT/s) by PCIe generation, as sysfs writes the speed of a link.
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
@@ -33,10 +43,17 @@ def known_facts(hardware: HardwareProfile | None = None) -> dict[str, Scalar]:
 
     With one process every degree of parallelism is 1; with more, only their number is known.
     """
-    facts: dict[str, Scalar] = {"torch_version": torch.__version__.partition("+")[0], **parallel_facts()}
-    if hardware is not None:
-        return facts | hardware_facts(hardware)
-    return facts | host_facts() | _device_facts()
+    return parallel_facts() | (machine_facts() if hardware is None else hardware_facts(hardware))
+
+
+def machine_facts() -> dict[str, Scalar]:
+    """Return what is known of this machine and its GPU."""
+    return {"torch_version": _TORCH_VERSION} | host_facts() | _device_facts()
+
+
+def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a launcher started this process, as one of a training run."""
+    return _count(environ, _WORLD_SIZE) is not None
 
 
 def parallel_facts(environ: Mapping[str, str] = os.environ) -> dict[str, Scalar]:
@@ -70,6 +87,7 @@ def hardware_facts(hardware: HardwareProfile) -> dict[str, Scalar]:
     """Return what a profile states of one device, its link and its host; what is free there nobody knows."""
     link = hardware.link()
     found: dict[str, Scalar | None] = {
+        "torch_version": _TORCH_VERSION,
         "accelerator": "cuda",
         "hardware": hardware.name,
         "gpu_total_bytes": hardware.device_memory_bytes,

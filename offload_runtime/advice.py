@@ -1,0 +1,244 @@
+"""Advice from facts: whether anything has to leave the device, which mechanism comes first and why, what to do next.
+
+    facts -> does it fit? -> does what stays fit? -> does the floor fit? -> conclusion, order, arithmetic
+
+A conclusion that hangs on a fact that is not known says so, and which fact that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
+from offload_runtime.card import Mechanism
+from offload_runtime.errors import Diagnostic
+from offload_runtime.fact_sheet import FactsResult
+from offload_runtime.state_facts import limit_bytes
+from offload_runtime.tiers import ArithmeticSection
+from offload_runtime.units import format_size_short
+
+__all__ = ["Advice", "Conclusion", "Step", "advise"]
+
+Conclusion = Literal["nothing", "activations", "refused", "unknown"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One mechanism in the order in which they are tried, what it takes off the device (None: not known), and why."""
+
+    mechanism: Mechanism
+    num_bytes: int | None
+    why: str
+    carried_out_by: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the facts say.
+
+    ``missing`` are facts that the conclusion hangs on, ``lowers`` what would make the training fit where no policy
+    does; ``refusal`` is that as a finding. ``order`` is empty where nothing has to leave or nothing is known.
+    """
+
+    conclusion: Conclusion
+    summary: str
+    order: tuple[Step, ...]
+    sections: tuple[ArithmeticSection, ...]
+    lowers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    refusal: Diagnostic | None = None
+
+
+def advise(result: FactsResult) -> Advice:
+    """Return what to do about memory, given what is known."""
+    sheet = result.sheet
+    sections = arithmetic_sections(result)
+    fits, ran_out = sheet.get("fits"), sheet.get("out_of_memory")
+    if sheet.get("resident_fits") is False or (sheet.get("floor_fits") is False and fits is not True):
+        return _refused(result, sections)
+    forms = adam_forms(sheet)
+    if forms is not None and forms.hangs_on_master_weights:
+        summary = (
+            f"It hangs on master_weights: {forms.plain} of state fit, and {forms.mixed} with float32 master weights "
+            "and moments do not."
+        )
+        return Advice("unknown", summary, (), sections, missing=("master_weights",))
+    if fits is True and ran_out is not True:
+        return Advice("nothing", _fitting_summary(result), (), sections)
+    if fits is False or ran_out is True:
+        return _overflow(result, sections)
+    missing = _missing(result)
+    summary = f"Nothing can be said yet: whether a step fits hangs on {', '.join(missing)}."
+    return Advice("unknown", summary, (), sections, missing=missing)
+
+
+def _fitting_summary(result: FactsResult) -> str:
+    sheet = result.sheet
+    peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
+    numbers = ""
+    if peak is not None and capacity is not None:
+        numbers = f": its peak is {format_size_short(peak)} of {format_size_short(capacity)}"
+    return f"Nothing has to leave the device, the step fits{numbers}. Offloading would only cost time."
+
+
+def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
+    """What stays fits, or nobody knows; the step does not."""
+    sheet = result.sheet
+    if sheet.get("resident_fits") is None:
+        missing = _missing(result, "resident_bytes", "gpu_total_bytes")
+        summary = (
+            "The step does not fit. Whether activations or the optimizer's state have to leave first hangs on "
+            f"{', '.join(missing)}."
+        )
+        return Advice("unknown", summary, (), sections, missing=missing)
+    order = (_activations(result), *_state_steps(result))
+    peak, resident, floor = (sheet.size(f"{name}_bytes") for name in ("peak", "resident", "floor"))
+    capacity = sheet.size("gpu_total_bytes")
+    parts = ["Offload and recompute activations"]
+    if resident is not None and capacity is not None:
+        parts.append(f"what is resident, {format_size_short(resident)}, fits {format_size_short(capacity)}")
+    if peak is not None:
+        parts.append(f"the peak of {format_size_short(peak)} is made by activations")
+    if floor is not None:
+        parts.append(f"and can be brought down to {format_size_short(floor)}")
+    head, *rest = parts
+    summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
+    unsure = () if sheet.get("floor_fits") is not None else ("floor_bytes",)
+    return Advice("activations", summary, order, sections, missing=unsure)
+
+
+def _activations(result: FactsResult) -> Step:
+    sheet = result.sheet
+    needed = None
+    peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
+    if peak is not None and capacity is not None:
+        needed = max(0, peak - limit_bytes(capacity))
+    window = sheet.size("window_bytes")
+    why = "they are what does not fit, and the state beside them does"
+    if needed is not None and window is not None:
+        relation = "within" if needed <= window else "more than"
+        why += (
+            f"; {format_size_short(needed)} have to go, {relation} the {format_size_short(window)} that the link "
+            "carries before the peak while compute hides it"
+        )
+        if needed > window:
+            why += ": recompute the rest"
+    saved = sheet.size("activation_bytes")
+    return Step("activations", saved, why, "this package: the policy fit, planned under limits.device_peak")
+
+
+def _state_steps(result: FactsResult) -> tuple[Step, ...]:
+    """State in the order of size by use: what is large and rarely touched goes first."""
+    sheet = result.sheet
+    elsewhere = "another system (offload export); this package checks the section and refuses to apply it"
+    return (
+        Step(
+            "optimizer_state",
+            sheet.size("optimizer_state_bytes"),
+            "the largest part, touched once in a step; gradients go down and updated parameters come up",
+            elsewhere,
+        ),
+        Step(
+            "gradients",
+            sheet.size("gradient_bytes"),
+            "born layer by layer in backward, they leave as they come",
+            elsewhere,
+        ),
+        Step(
+            "parameters",
+            sheet.size("parameter_bytes"),
+            "needed in forward and again in backward: most traffic for what is freed",
+            elsewhere,
+        ),
+    )
+
+
+def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
+    floor = _floor(result)
+    lowers = _lowers(result, floor)
+    sentence = "no policy on activations makes this fit"
+    if floor is not None:
+        sentence += f": {floor.sentence}"
+    forms = adam_forms(result.sheet)
+    if forms is not None and forms.mixed_state.held.total > forms.plain_state.held.total:
+        sentence += f"; with float32 master weights and moments the state alone is {forms.mixed}"
+    refusal = Diagnostic("ADV910", "error", sentence, hint="; ".join(lowers) or None)
+    activations, state = (_activations(result),), _state_steps(result)
+    order = activations + state if floor is not None and floor.is_of_activations else state + activations
+    summary = f"{sentence[0].upper()}{sentence[1:]}."
+    return Advice("refused", summary, order, sections, lowers=lowers, refusal=refusal)
+
+
+@dataclass(frozen=True)
+class _Floor:
+    """What stays whatever becomes of activations, in words; ``is_of_activations``: one step needs most of it."""
+
+    sentence: str
+    is_of_activations: bool
+
+
+def _floor(result: FactsResult) -> _Floor | None:
+    sheet, estimate = result.sheet, result.estimate
+    floor, resident = sheet.size("floor_bytes"), sheet.size("resident_bytes")
+    names = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer state"}
+    sizes = {words: sheet.size(f"{name}_bytes") for name, words in names.items()}
+    state = [(words, size) for words, size in sizes.items() if size]
+    if floor is not None and estimate is not None and floor > estimate.step_bytes:
+        where, held = (
+            "at the least peak that a plan reaches",
+            [(p.what, p.num_bytes) for p in estimate.floor_parts],
+        )
+    elif estimate is not None and estimate.step_bytes >= max(floor or 0, resident or 0):
+        floor = estimate.step_bytes
+        where = "in the optimizer's step, when activations are gone"
+        held = [(part.what, part.num_bytes) for part in estimate.step_parts]
+    elif floor is None and resident is not None:
+        floor, where, held = resident, "before any activation", state
+    else:
+        where, held = "at least", state
+    if floor is None:
+        return None
+    parts = ", ".join(f"{words} {format_size_short(size)}" for words, size in held)
+    sentence = f"the floor is {format_size_short(floor)}, {where}{f' ({parts})' if parts else ''}"
+    capacity = sheet.size("gpu_total_bytes")
+    if capacity is not None:
+        sentence += f", of {format_size_short(capacity)} on the device"
+        if floor <= capacity:
+            sentence += f", of which a plan may take {format_size_short(limit_bytes(capacity))} (94 %)"
+    return _Floor(sentence, is_of_activations=resident is not None and 2 * resident < floor)
+
+
+def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
+    """Say what would make it fit, with what each leaves where the arithmetic knows."""
+    sheet = result.sheet
+    sizes = {kind: sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")}
+    known = [size for size in sizes.values() if size is not None]
+    capacity = sheet.size("gpu_total_bytes")
+    found = []
+    if sizes["optimizer_state"] and len(known) == len(sizes):
+        freed = format_size_short(sizes["optimizer_state"])
+        left = format_size_short(sum(known) - sizes["optimizer_state"])
+        found.append(
+            f"offload the optimizer's state, {freed}, with a system that can: {left} stay, and activations"
+        )
+    if capacity and len(known) == len(sizes) and sum(known):
+        num_ranks = max(2, -(-sum(known) // limit_bytes(capacity)))
+        each = format_size_short(-(-sum(known) // num_ranks))
+        found.append(
+            f"share the state among ranks (ZeRO-3, FSDP2): {num_ranks} ranks hold {each} each, and activations"
+        )
+    fraction = sheet.number("trainable_fraction")
+    if (fraction is None or fraction > 0.1) and (sizes["optimizer_state"] or sizes["gradient"]):
+        found.append(
+            "train adapters (LoRA): the rest of the parameters has neither gradient nor optimizer state"
+        )
+    if floor is None or floor.is_of_activations or sheet.size("floor_bytes") is not None:
+        found.append("a smaller batch or shorter sequences: one step needs less at once")
+    return tuple(found)
+
+
+def _missing(result: FactsResult, *wanted: str) -> tuple[str, ...]:
+    wanted = wanted or ("out_of_memory", "peak_bytes", "gpu_total_bytes")
+    values = result.sheet.values
+    return tuple(name for name in wanted if name not in values)

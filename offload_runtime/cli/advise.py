@@ -1,0 +1,103 @@
+"""`offload advise`: which mechanism, why, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Unpack
+
+import click
+
+from offload_runtime.advice import Advice, advise
+from offload_runtime.card_reading import load_card
+from offload_runtime.card_verdicts import CardVerdict, judge_card
+from offload_runtime.cli.command_lookup import command_problem
+from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_options, gather
+from offload_runtime.cli.options import format_option
+from offload_runtime.cli.outcome import EXIT_OK, Outcome
+from offload_runtime.errors import RefusedError
+from offload_runtime.skills_catalog import list_skills
+from offload_runtime.state_facts import limit_bytes
+
+MIB = 1 << 20
+
+
+@click.command(short_help="Say which mechanism fits a model and a machine, why, and what to do next.")
+@fact_options
+@format_option()
+def command(**options: Unpack[FactOptions]) -> Outcome:
+    """Say whether anything has to leave the device, what first and why, which skill cards apply, and what to do next.
+
+    Facts come from this machine or --hardware, from --model (traced and planned, never run), from --from, and from
+    --fact. What hangs on a fact that is not known is said to, with the way to give it. Where no policy can make the
+    training fit, the floor is named with what lowers it, and the exit code is 4.
+
+    \b
+    Example:
+      offload advise --model builtin:llama3-8b-lora --hardware h100-pcie5
+      offload advise --model builtin:llama3-8b --batch 2 --optimizer adamw --hardware h100-pcie5
+      offload advise --fact framework=megatron-bridge --fact pipeline_parallel=4 --fact out_of_memory=true
+    """
+    from offload_runtime.reporting.advice import advice_data, render_advice
+
+    gathered = gather(options)
+    advice = advise(gathered.result)
+    facts = gathered.result.sheet.values
+    cards = tuple(judge_card(load_card(skill.card), facts) for skill in list_skills())
+    refusals = () if advice.refusal is None else (advice.refusal,)
+    return Outcome(
+        data=advice_data(advice, cards, gathered.result),
+        text=render_advice(advice, cards, gathered.result.sheet),
+        diagnostics=(*gathered.result.notes, *refusals),
+        exit_code=RefusedError.exit_code if refusals else EXIT_OK,
+        next=tuple(dict.fromkeys(_next(gathered, advice, cards))),
+    )
+
+
+def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
+    """Yield the commands that follow, the most telling first; only commands that exist."""
+    if advice.conclusion == "activations" and gathered.model_arguments:
+        yield _plan(gathered)
+    if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
+        hardware = gathered.hardware or "HARDWARE"
+        yield f"offload advise --model MODEL --hardware {hardware}"
+    if advice.conclusion == "refused" and gathered.model_arguments:
+        yield _line(gathered, "plan", "fit", "--why")
+    for verdict in cards:
+        if verdict.applies is True:
+            yield f"offload skills show {verdict.card.name}"
+            line = _filled(verdict.card.next_command, gathered)
+            if line is not None and command_problem(line) is None:
+                yield line
+
+
+def _plan(gathered: Gathered) -> str:
+    sheet = gathered.result.sheet
+    limits = []
+    capacity, overhead = sheet.size("gpu_total_bytes"), sheet.number("max_step_overhead")
+    if capacity is not None and sheet.origin("gpu_total_bytes") == "given":
+        limits += ["--set", f"limits.device_peak={limit_bytes(capacity) // MIB}MiB"]
+    if overhead is not None:
+        limits += ["--set", f"limits.step_overhead={overhead * 100:g}%"]
+    return _line(gathered, "plan", "fit", *limits)
+
+
+def _line(gathered: Gathered, *words: str) -> str:
+    command_name, *rest = words
+    line = ["offload", command_name, rest[0], *gathered.model_arguments]
+    if gathered.hardware is not None:
+        line += ["--hardware", gathered.hardware]
+    if gathered.mode != "graph":
+        line += ["--mode", gathered.mode]
+    return shlex.join([*line, *rest[1:]])
+
+
+def _filled(line: str | None, gathered: Gathered) -> str | None:
+    """Return a card's command with the model and the hardware at hand in it; None where the card has none."""
+    if line is None:
+        return None
+    if gathered.model_arguments:
+        line = line.replace("--model MODEL", shlex.join(gathered.model_arguments))
+    if gathered.hardware is not None:
+        line = line.replace("HARDWARE", shlex.quote(gathered.hardware))
+    return line

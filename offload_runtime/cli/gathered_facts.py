@@ -1,0 +1,134 @@
+"""What `facts` and `advise` have in common: options, and the facts that these lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+import click
+
+from offload_runtime.cli.foreign import foreign_code
+from offload_runtime.cli.given_facts import fact_option, given_facts
+from offload_runtime.cli.options import ShapeOptions, mode_option, model_arguments, optional_shape_options
+from offload_runtime.cli.progress import shown_progress
+from offload_runtime.fact_sheet import FactsResult, read_fact_file
+from offload_runtime.facts import FACTS
+from offload_runtime.predicates import Scalar
+
+if TYPE_CHECKING:
+    from offload_runtime.models.resolve import ModelRequest
+
+__all__ = ["FactOptions", "Gathered", "fact_options", "gather"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MAKES_FACT = {
+    "batch": "micro_batch",
+    "seq": "sequence_length",
+    "layers": "num_layers",
+    "dtype": "dtype",
+    "optimizer": "optimizer",
+}
+
+
+class FactOptions(TypedDict):
+    """What `fact_options` hands to a command."""
+
+    spec: str | None
+    batch: int | None
+    seq: int | None
+    layers: int | None
+    dtype: str | None
+    optimizer: str | None
+    mode: str
+    hardware: str | None
+    facts: tuple[str, ...]
+    file: Path | None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Facts, and the arguments that ask another command about the same model and hardware."""
+
+    result: FactsResult
+    model_arguments: tuple[str, ...]
+    hardware: str | None
+    mode: str
+
+
+def fact_options(command: Command) -> Command:
+    """Declare the options of a command that gathers facts."""
+    options = (
+        optional_shape_options,
+        mode_option,
+        click.option(
+            "--hardware",
+            metavar="NAME|FILE",
+            help="Profile to plan for (see `offload list hardware`); by default that of the CUDA device here.",
+        ),
+        fact_option,
+        click.option(
+            "--from",
+            "file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Facts of another machine, as `offload facts --format json` printed them there.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def gather(options: FactOptions) -> Gathered:
+    """Return the facts that `options` ask for and give. Imports torch.
+
+    Raises UsageError for a fact that is none, and as the model's and the profile's readers do.
+    """
+    given = _given(options)
+    from_file = read_fact_file(options["file"]) if options["file"] is not None else {}
+    from offload_runtime.hardware import load_hardware
+
+    profile = load_hardware(options["hardware"]) if options["hardware"] is not None else None
+    # From here on torch is needed; what was written wrong has been refused without.
+    from offload_runtime.models.facts import gather_facts
+
+    is_of_another = any(FACTS[name].source == "machine" for name in from_file)
+    with foreign_code(), shown_progress() as advance:
+        result = gather_facts(
+            _request(options),
+            hardware=profile,
+            given={**from_file, **given},
+            mode=options["mode"],
+            ask_machine=not is_of_another,
+            progress=advance,
+        )
+    hardware = options["hardware"] or result.sheet.get("hardware")
+    arguments = model_arguments(cast(ShapeOptions, options)) if options["spec"] is not None else []
+    return Gathered(result, tuple(arguments), None if hardware is None else str(hardware), options["mode"])
+
+
+def _given(options: FactOptions) -> Mapping[str, Scalar]:
+    """Return the facts given; without a model, what would shape one is a fact, too."""
+    given = given_facts(options["facts"])
+    if options["spec"] is None:
+        shape = {fact: cast(Mapping[str, Any], options)[name] for name, fact in _MAKES_FACT.items()}
+        given = {**{fact: value for fact, value in shape.items() if value is not None}, **given}
+    return given
+
+
+def _request(options: FactOptions) -> ModelRequest | None:
+    from offload_runtime.models.resolve import ModelRequest
+
+    if options["spec"] is None:
+        return None
+    return ModelRequest(
+        options["spec"],
+        options["batch"],
+        options["seq"],
+        options["layers"],
+        options["dtype"],
+        options["optimizer"],
+    )

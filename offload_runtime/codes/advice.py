@@ -1,0 +1,46 @@
+"""ADV9xx: facts that are read, and advice that nothing here can be done."""
+
+from __future__ import annotations
+
+from offload_runtime.codes.entry import CodeEntry
+
+CODES = (
+    CodeEntry(
+        "ADV901",
+        "error",
+        "a file of facts cannot be read",
+        "`offload advise --from` takes what `offload facts --format json` printed, or a JSON mapping of names and "
+        "values.",
+        "Write the file with `offload facts --format json > facts.json`.",
+        "offload advise --from policy.yaml",
+        "offload advise --from facts.json",
+    ),
+    CodeEntry(
+        "ADV902",
+        "error",
+        "a file of facts says something that is no fact",
+        "Names and values are those of one table, so that nothing is compared that was misspelt.",
+        "`offload list facts` lists them; the finding names the closest one.",
+        '{"pipeline_paralel": 1}',
+        '{"pipeline_parallel": 1}',
+    ),
+    CodeEntry(
+        "ADV910",
+        "error",
+        "no policy makes the training fit",
+        "What offloading and recomputing activations leaves on the device is still more than it holds: parameters, "
+        "gradients and the optimizer's state stay, and so does what one step needs at once. The finding names the "
+        "floor, what holds it and what lowers it.",
+        "Do one of what the finding names: offload the optimizer's state with a system that can, share the state "
+        "among ranks, train fewer parameters, or take a smaller batch or sequence.",
+        "offload advise --model builtin:llama3-8b --optimizer adamw --batch 2 --hardware h100-pcie5",
+        "offload advise --model builtin:llama3-8b-lora --hardware h100-pcie5",
+    ),
+    CodeEntry(
+        "ADV911",
+        "note",
+        "the model could not be traced or planned for facts about it",
+        "Facts that follow from tracing and planning are left unknown; the finding says why.",
+        "Make `offload plan` work with the same arguments, or give the facts with --fact.",
+    ),
+)

@@ -1,0 +1,106 @@
+"""Advice as text and as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from offload_runtime.advice import Advice
+from offload_runtime.card_verdicts import CardVerdict
+from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
+from offload_runtime.facts import FACTS
+from offload_runtime.reporting.facts import facts_data
+from offload_runtime.reporting.tables import Column, render_table
+from offload_runtime.reporting.why import render_section
+from offload_runtime.units import format_size_short
+
+__all__ = ["advice_data", "render_advice"]
+
+_WORDS = {True: "applies", False: "does not apply", None: "unknown"}
+_MECHANISMS = {
+    "activations": "activations",
+    "optimizer_state": "optimizer state",
+    "gradients": "gradients",
+    "parameters": "parameters",
+}
+
+
+def render_advice(advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet) -> str:
+    """Write the conclusion, the arithmetic, the order, the cards, and how to give what is missing."""
+    parts = [advice.summary]
+    if advice.lowers:
+        parts.append("what would make it fit\n" + "\n".join(f"  - {item}" for item in advice.lowers))
+    parts += [render_section(section) for section in advice.sections]
+    if advice.order:
+        columns = [
+            Column("order"),
+            Column("mechanism"),
+            Column("bytes", "right"),
+            Column("why"),
+            Column("carried out by"),
+        ]
+        rows = [
+            (
+                str(number),
+                _MECHANISMS[step.mechanism],
+                "?" if step.num_bytes is None else format_size_short(step.num_bytes),
+                step.why,
+                step.carried_out_by,
+            )
+            for number, step in enumerate(advice.order, 1)
+        ]
+        parts.append(f"in which order\n{render_table(columns, rows)}")
+    parts.append(f"skill cards\n{_cards(cards)}")
+    missing = _missing(advice, cards)
+    if missing:
+        columns = [Column("unknown fact"), Column("meaning"), Column("how to know it")]
+        rows_missing = [(name, FACTS[name].summary, how_to_know(FACTS[name])) for name in missing]
+        parts.append(f"what hangs on unknown facts\n{render_table(columns, rows_missing)}")
+    return "\n\n".join(parts)
+
+
+def advice_data(advice: Advice, cards: Sequence[CardVerdict], result: FactsResult) -> dict[str, Any]:
+    """Return the advice as data, with the facts that it rests on."""
+    return {
+        "conclusion": advice.conclusion,
+        "summary": advice.summary,
+        "lowers": list(advice.lowers),
+        "order": [dataclasses.asdict(step) for step in advice.order],
+        "arithmetic": [dataclasses.asdict(section) for section in advice.sections],
+        "cards": [_card_data(verdict) for verdict in cards],
+        "missing": {name: how_to_know(FACTS[name]) for name in _missing(advice, cards)},
+        **facts_data(result),
+    }
+
+
+def _cards(cards: Sequence[CardVerdict]) -> str:
+    columns = [Column("card"), Column("verdict"), Column("because")]
+    rows: list[tuple[str, str, str]] = []
+    for verdict in cards:
+        reasons = list(verdict.reasons) or [
+            f"it hangs on {', '.join(verdict.missing)}" if verdict.missing else ""
+        ]
+        rows.append((verdict.card.name, _WORDS[verdict.applies], reasons[0]))
+        rows += [(" ", " ", reason) for reason in reasons[1:]]
+        if verdict.applies:
+            rows += [(" ", "mind", caution) for caution in verdict.cautions]
+    return render_table(columns, rows)
+
+
+def _card_data(verdict: CardVerdict) -> dict[str, Any]:
+    return {
+        "name": verdict.card.name,
+        "title": verdict.card.title,
+        "mechanism": verdict.card.mechanism,
+        "applies": verdict.applies,
+        "reasons": list(verdict.reasons),
+        "cautions": list(verdict.cautions),
+        "missing": list(verdict.missing),
+        "conditions": [dataclasses.asdict(condition) for condition in verdict.conditions],
+    }
+
+
+def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
+    """Return the facts that something hangs on: those of the conclusion first, then those of the cards."""
+    return tuple(dict.fromkeys([*advice.missing, *(name for verdict in cards for name in verdict.missing)]))

@@ -1,0 +1,145 @@
+"""Facts that follow from other facts: what training holds on one rank, and whether that fits.
+
+    num_parameters, trainable_fraction, dtype, optimizer, master_weights, sharding -> bytes of state -> fits or not
+
+A fact that was given or measured is left as it is; one that misses a part of its arithmetic stays unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.predicates import Scalar
+from offload_runtime.training_state import (
+    DTYPE_BYTES,
+    NUM_MOMENTS,
+    BytesPerParameter,
+    RankState,
+    Sharding,
+    TrainingShape,
+    bytes_per_parameter,
+    rank_state,
+)
+
+__all__ = ["DEVICE_SHARE", "TrainedState", "derived", "limit_bytes", "sharding_of", "trained_state"]
+
+DEVICE_SHARE = 0.94
+"""Share of device memory that a plan may take: what `device_peak: auto` leaves for fragmentation and libraries."""
+
+_ARITHMETIC = "arithmetic"
+_SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """What one rank holds: all parameters, and gradients and optimizer's state of those that are trained."""
+
+    per_parameter: BytesPerParameter
+    num_parameters: int
+    num_trained: int
+    num_ranks: int
+    sharding: Sharding
+    held: RankState
+
+
+def derived(sheet: FactSheet) -> FactSheet:
+    """Return the sheet with what follows from its facts."""
+    state = trained_state(sheet)
+    if state is not None:
+        held = state.held
+        sheet = sheet.beneath(
+            {
+                "parameter_bytes": held.parameters,
+                "gradient_bytes": held.gradients,
+                "optimizer_state_bytes": held.optimizer_state,
+            },
+            _ARITHMETIC,
+        )
+    parts = [sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")]
+    known = [part for part in parts if part is not None]
+    if len(known) == len(parts):
+        sheet = sheet.beneath({"resident_bytes": sum(known)}, _ARITHMETIC)
+    capacity = sheet.size("gpu_total_bytes")
+    if capacity is not None:
+        sheet = sheet.beneath(_fitting(sheet, capacity), _ARITHMETIC)
+    return sheet
+
+
+def limit_bytes(capacity_bytes: int) -> int:
+    """Return what a plan may take of a device: what `device_peak: auto` leaves."""
+    return int(capacity_bytes * DEVICE_SHARE)
+
+
+def trained_state(sheet: FactSheet, *, master_weights: bool | None = None) -> TrainedState | None:
+    """Return what training holds on one rank, by arithmetic; None where a part of it is not known.
+
+    ``master_weights`` stands in for the fact of that name.
+    """
+    num_parameters, fraction = sheet.size("num_parameters"), sheet.number("trainable_fraction")
+    dtype, optimizer = sheet.get("dtype"), sheet.get("optimizer")
+    masters = sheet.get("master_weights") if master_weights is None else master_weights
+    sharding = sharding_of(sheet)
+    if num_parameters is None or fraction is None or sharding is None:
+        return None
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES or optimizer not in NUM_MOMENTS:
+        return None
+    if masters is None and DTYPE_BYTES[dtype] == 4:
+        masters = False  # what is in float32 has no copy in float32
+    if masters is None or num_parameters < 1:
+        return None
+    kind, num_ranks = sharding
+    shape = TrainingShape(
+        num_parameters=num_parameters,
+        parameter_dtype=dtype,
+        optimizer=str(optimizer),
+        master_weights=bool(masters),
+        num_ranks=num_ranks,
+        sharding=kind,
+    )
+    num_trained = round(num_parameters * fraction)
+    whole = rank_state(shape)
+    trained = rank_state(replace(shape, num_parameters=num_trained)) if num_trained else RankState(0, 0, 0, 0)
+    held = RankState(whole.parameters, trained.gradients, trained.optimizer_state, trained.stepped_parameters)
+    return TrainedState(bytes_per_parameter(shape), num_parameters, num_trained, num_ranks, kind, held)
+
+
+def sharding_of(sheet: FactSheet) -> tuple[Sharding, int] | None:
+    """Return what ranks divide among them, and how many do; None where that is not known.
+
+    Where nothing speaks of several ranks, it is one that shares with nobody. Tensor, pipeline
+    and expert parallelism divide a model in ways that arithmetic does not know.
+    """
+    degrees = [sheet.size(f"{kind}_parallel") for kind in ("tensor", "pipeline", "expert")]
+    if any(degree is not None and degree > 1 for degree in degrees):
+        return None
+    num_ranks = sheet.size("data_parallel")
+    if num_ranks == 1 or (num_ranks is None and (sheet.size("world_size") or 1) == 1):
+        return "none", 1
+    stage = sheet.size("zero_stage")
+    if stage is not None and 0 <= stage < len(_SHARDINGS):
+        kind = _SHARDINGS[stage]
+    elif sheet.get("framework") == "fsdp2":
+        kind = "full"
+    elif sheet.get("distributed_optimizer") is True:
+        kind = "optimizer"
+    else:
+        return None
+    return None if num_ranks is None else (kind, num_ranks)
+
+
+def _fitting(sheet: FactSheet, capacity: int) -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {}
+    peak, resident, floor = (sheet.size(f"{name}_bytes") for name in ("peak", "resident", "floor"))
+    if peak is not None:
+        found["fits"] = peak <= capacity
+    if resident is not None:
+        found["resident_fits"] = resident <= capacity
+    if floor is not None:
+        found["floor_fits"] = floor <= limit_bytes(capacity)
+    elif found.get("fits") is True:
+        found["floor_fits"] = True
+    elif found.get("resident_fits") is False:
+        # Whatever becomes of activations, the state stays.
+        found |= {"fits": False, "floor_fits": False}
+    return found
