@@ -18,7 +18,7 @@ from offload_runtime.shape import SUPPORTED_KEYWORDS, check_shape, did_you_mean,
 from offload_runtime.units import SIZE_PATTERN
 from tests.policy_documents import POLICIES
 
-SCHEMAS = ("policy", "policy-test", "hardware", "card", "evals")
+SCHEMAS = ("policy", "policy-test", "hardware", "card", "evals", "target")
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:

@@ -47,6 +47,7 @@ def _loaded(*args: str) -> tuple[int, set[str]]:
         ["list", "hardware"],
         ["apply", "--help"],
         ["explain", "--help"],
+        ["export", "balanced", "--to", "torchtitan"],
     ],
     ids=" ".join,
 )

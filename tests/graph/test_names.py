@@ -1,6 +1,7 @@
 import pytest
+from torch import fx
 
-from offload_runtime.graph.names import normalise_fqn
+from offload_runtime.graph.names import module_of_node, normalise_fqn
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,12 @@ def test_a_source_of_dynamo_becomes_the_name_its_author_gave(source: str, name: 
 
 def test_a_module_list_held_in_a_local_keeps_its_index() -> None:
     assert normalise_fqn("L['blocks'][3].mlp") == "3.mlp"
+
+
+def test_a_name_that_torchtitan_annotated_counts_where_no_stack_was_recorded() -> None:
+    node = fx.Graph().placeholder("x")
+    assert module_of_node(node) is None
+    node.meta["custom"] = {"module_fqn": "layers.0.attention.wq"}
+    assert module_of_node(node) == "layers.0.attention.wq"
+    node.meta["nn_module_stack"] = {"m": ("L['self'].layers.1", object)}
+    assert module_of_node(node) == "layers.1"
