@@ -66,10 +66,16 @@ def command(
     return Outcome(
         data=_data(export, form or formats[0], text),
         text=text,
-        diagnostics=compiled.warnings + export.refusals + export.notes,
+        diagnostics=(*compiled.warnings, *export.refusals, *export.notes, _version_note(export)),
         exit_code=EXIT_OK if export.ok else RefusedError.exit_code,
         next=() if export.ok else (f"offload codes {export.refusals[0].code}",),
     )
+
+
+def _version_note(export: Export) -> Diagnostic:
+    target = export.target
+    message = f"{target.name}: what is known is about {target.version}, compared with it on {target.checked}"
+    return Diagnostic("EXP913", "note", message, hint="with another version, run its own configuration check")
 
 
 def _data(export: Export, form: str, text: str) -> Mapping[str, Any]:

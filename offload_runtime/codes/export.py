@@ -81,6 +81,13 @@ CODES = (
         "Nothing has to be done.",
     ),
     CodeEntry(
+        "EXP913",
+        "note",
+        "the version that an export is about",
+        "Keys, ranges and constraints of a target change with its releases; what is known of it is about one version.",
+        "With another version, run the target's own configuration check on the export.",
+    ),
+    CodeEntry(
         "EXP920",
         "error",
         "not a setting of the target",
