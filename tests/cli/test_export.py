@@ -32,7 +32,7 @@ def test_stdout_is_what_the_target_reads_and_notes_are_for_people(offload: Offlo
         "model.cpu_offloading_num_layers=16",
     ]
     assert finished.stderr.startswith("policy.yaml:5:3: EXP911 note: megatron-bridge: ")
-    assert "EXP913 note: megatron-bridge: what is known is about Megatron Bridge 067f987" in finished.stderr
+    assert "EXP913 note: megatron-bridge: what is known is about Megatron-Core 0.16.1" in finished.stderr
 
 
 def test_a_refusal_writes_nothing_names_the_line_and_exits_with_4(offload: Offload, folder: Path) -> None:
