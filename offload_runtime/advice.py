@@ -104,12 +104,21 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         parts.append(f"and can be brought down to {format_size_short(floor)}")
     head, *rest = parts
     summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
+    if sheet.get("fits") is True:
+        summary += (
+            " The step was predicted to fit and ran out of memory: look for other processes on the device, "
+            "fragmentation, or another shape than the one that was predicted."
+        )
     unsure = () if sheet.get("floor_fits") is not None else ("floor_bytes",)
     return Advice("activations", summary, order, sections, missing=unsure)
 
 
 def _activations(result: FactsResult) -> Step:
+    by = "this package: the policy fit, planned under limits.device_peak"
     sheet = result.sheet
+    if sheet.get("floor_fits") is False or sheet.get("resident_fits") is False:
+        why = "they come on top of the state; offloading and recomputing them is not enough by itself"
+        return Step("activations", sheet.size("activation_bytes"), why, by)
     needed = None
     peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
     if peak is not None and capacity is not None:
@@ -125,7 +134,7 @@ def _activations(result: FactsResult) -> Step:
         if needed > window:
             why += ": recompute the rest"
     saved = sheet.size("activation_bytes")
-    return Step("activations", saved, why, "this package: the policy fit, planned under limits.device_peak")
+    return Step("activations", saved, why, by)
 
 
 def _state_steps(result: FactsResult) -> tuple[Step, ...]:
@@ -230,9 +239,8 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
         )
     fraction = sheet.number("trainable_fraction")
     if (fraction is None or fraction > 0.1) and (sizes["optimizer_state"] or sizes["gradient"]):
-        found.append(
-            "train adapters (LoRA): the rest of the parameters has neither gradient nor optimizer state"
-        )
+        left = "" if not sizes["parameter"] else f", {format_size_short(sizes['parameter'])} of weights stay"
+        found.append(f"train adapters (LoRA): the rest has neither gradient nor optimizer state{left}")
     if floor is None or floor.is_of_activations or sheet.size("floor_bytes") is not None:
         found.append("a smaller batch or shorter sequences: one step needs less at once")
     return tuple(found)

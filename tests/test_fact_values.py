@@ -1,0 +1,89 @@
+"""Values of facts are read in the unit of the table, and a condition that could never decide is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offload_runtime.document import document_from_data
+from offload_runtime.fact_values import fact_hint, fact_problems, parse_fact
+from offload_runtime.policy_reading import read_predicate
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("pipeline_parallel=2", 2),
+        ("gpu_total_bytes=80GB", 80_000_000_000),
+        ("gpu_total_bytes=1.5GiB", 3 << 29),
+        ("gpu_total_bytes=85899345920", 80 << 30),
+        ("offload_fraction=25%", 0.25),
+        ("offload_fraction=0.25", 0.25),
+        ("slowdown=3", 3.0),
+        ("num_parameters=8e9", 8_000_000_000),
+        ("cuda_graphs=true", True),
+        ("framework=deepspeed", "deepspeed"),
+        ("gpu_name=NVIDIA H200=x", "NVIDIA H200=x"),
+    ],
+)
+def test_a_value_is_read_in_the_unit_of_its_fact(text: str, value: object) -> None:
+    assert parse_fact(text) == (text.partition("=")[0], value)
+    assert type(parse_fact(text)[1]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pipeline_parallel", "NAME=VALUE"),
+        ("pipline_parallel=2", "did you mean pipeline_parallel"),
+        ("moon=full", "offload list facts"),
+        ("pipeline_parallel=1.5", "a whole number, not '1.5'"),
+        ("pipeline_parallel=-1", "a whole number"),
+        ("pipeline_parallel=true", "a whole number"),
+        ("gpu_total_bytes=large", "a size such as 80GiB"),
+        ("gpu_total_bytes=80gb", "a size such as 80GiB"),
+        ("offload_fraction=1.5", "a number from 0 to 1"),
+        ("offload_fraction=150%", "a number from 0 to 1"),
+        ("cuda_graphs=yes", "true or false"),
+        ("slowdown=nan", "a number in times"),
+        ("slowdown=inf", "a number in times"),
+        ("framework=megatron", "one of pytorch, torchtitan, megatron-bridge"),
+        ("gpu_name=", "a text"),
+    ],
+)
+def test_what_is_no_value_of_a_fact_is_refused_with_what_would_be(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_fact(text)
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [
+        ({"fact": "pipeline_paralel", "le": 1}, "name"),
+        ({"not": {"any": [{"fact": "num_gpus", "ge": 2}, {"fact": "gpus", "ge": 2}]}}, "name"),
+        ({"fact": "framework", "is": "jax"}, "value"),
+        ({"fact": "framework", "in": ["pytorch", "jax"]}, "value"),
+        ({"fact": "framework", "gt": 1}, "value"),
+        ({"fact": "is_moe", "ge": 1}, "value"),
+        ({"fact": "is_moe", "is": "true"}, "value"),
+        ({"fact": "num_layers", "is": 1.5}, "value"),
+        ({"fact": "num_layers", "le": "8GiB"}, "value"),
+        ({"fact": "gpu_free_bytes", "ge": "8"}, None),
+        ({"fact": "gpu_free_bytes", "ge": "8GiB"}, None),
+        ({"fact": "offload_fraction", "ge": "50%"}, "value"),
+        ({"fact": "offload_fraction", "ge": 0.5}, None),
+        ({"fact": "offload_fraction", "ge": 50}, "value"),
+        ({"all": [{"fact": "is_moe", "is": True}, {"fact": "framework", "in": ["pytorch"]}]}, None),
+    ],
+)
+def test_a_comparison_that_could_never_decide_is_a_problem(condition: Any, kind: str | None) -> None:
+    predicate = read_predicate(document_from_data(condition).root)
+    assert predicate is not None
+    assert [problem.kind for problem in fact_problems(predicate)] == ([] if kind is None else [kind])
+    assert all(problem.hint for problem in fact_problems(predicate))
+
+
+def test_the_closest_name_is_suggested_and_the_list_where_none_is_close() -> None:
+    assert fact_hint("gpu_free_byte") == "did you mean gpu_free_bytes?"
+    assert fact_hint("colour") == "`offload list facts` lists them all"
