@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from offload_runtime.card_checks.grading import Grader, OutsideGrader
 from offload_runtime.card_checks.numbers import ResultFiles, check_numbers
 from offload_runtime.card_checks.skill_text import check_skill_text
 from offload_runtime.card_checks.symbols import Sources
-from offload_runtime.card_checks.test_runs import run_named_tests
+from offload_runtime.card_checks.test_runs import TestOutcome, run_named_tests
 from offload_runtime.card_reading import read_card
 from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.findings import Findings
@@ -75,20 +75,28 @@ class Checker:
     def _results(self) -> ResultFiles:
         return ResultFiles(self._sources.root)
 
-    def check(self, skill: Skill, *, run_tests: bool = False) -> SkillVerdict:
-        """Check one skill; findings are returned, never raised.
+    def check(self, skills: Sequence[Skill], *, run_tests: bool = False) -> tuple[SkillVerdict, ...]:
+        """Check skills; findings are returned, never raised.
 
-        ``run_tests`` also runs the tests that the card names; ValueError where there is no checkout to run them in.
+        ``run_tests`` also runs the tests that the cards name, all in one go; ValueError where there is no checkout to
+        run them in.
         """
         if run_tests and self.root is None:
             raise ValueError("the tests that a card names can only be run in a checkout of the project")
-        findings = Findings()
-        card = self._read(skill, findings)
+        readings = []
+        for skill in skills:
+            findings = Findings()
+            readings.append((skill, self._read(skill, findings), findings))
+        outcomes = self._run_tests([card for _, card, _ in readings if card is not None]) if run_tests else {}
+        return tuple(self._check_skill(skill, card, outcomes, findings) for skill, card, findings in readings)
+
+    def _check_skill(
+        self, skill: Skill, card: Card | None, outcomes: Mapping[str, TestOutcome], findings: Findings
+    ) -> SkillVerdict:
         checks = Checks()
         if card is not None:
-            checks = self._check_card(skill, card, findings)
-            if run_tests:
-                checks = replace(checks, tests=self._run_tests(card, findings))
+            num_tests = _check_outcomes(card, outcomes, findings)
+            checks = replace(self._check_card(skill, card, findings), tests=num_tests)
         if not skill.is_package:
             num_commands, num_evals = self._check_texts(skill, findings)
             checks = replace(checks, commands=checks.commands + num_commands, evals=num_evals)
@@ -146,14 +154,18 @@ class Checker:
                 findings.add(span, "CRD403", f"`{command}`: {problem}", hint)
         return len(given)
 
-    def _run_tests(self, card: Card, findings: Findings) -> int:
+    def _run_tests(self, cards: Sequence[Card]) -> Mapping[str, TestOutcome]:
+        """Run each test that a card names and that is there, and return how it went."""
         assert self.root is not None
-        named = [(test, span) for test, span in named_tests(card) if self._sources.problem(test) is None]
-        outcomes = run_named_tests([test for test, _ in named], self.root)
-        for test, span in named:
-            outcome = outcomes[test]
-            if outcome in ("failed", "not run"):
-                words = "fails" if outcome == "failed" else "did not run: pytest finds no such case"
-                hint = f"run python -m pytest '{test}' and see"
-                findings.add(span, "CRD305", f"{test} {words}", hint)
-        return len(named)
+        named = [test for card in cards for test, _ in named_tests(card)]
+        return run_named_tests([test for test in named if self._sources.problem(test) is None], self.root)
+
+
+def _check_outcomes(card: Card, outcomes: Mapping[str, TestOutcome], findings: Findings) -> int:
+    """Find named tests that do not pass; returns how many were run."""
+    run = [(test, span) for test, span in named_tests(card) if test in outcomes]
+    for test, span in run:
+        if outcomes[test] in ("failed", "not run"):
+            words = "fails" if outcomes[test] == "failed" else "did not run: pytest finds no such case"
+            findings.add(span, "CRD305", f"{test} {words}", f"run python -m pytest '{test}' and see")
+    return len(run)

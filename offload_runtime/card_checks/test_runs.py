@@ -37,7 +37,15 @@ def run_named_tests(tests: Iterable[str], root: Path) -> Mapping[str, TestOutcom
 def _run(tests: tuple[str, ...], root: Path) -> tuple[int, tuple[tuple[str, str, TestOutcome], ...]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--continue-on-collection-errors",
+        ]
         command += [f"--junit-xml={report}", "-o", "junit_family=xunit1", *tests]
         finished = subprocess.run(command, cwd=root, check=False, capture_output=True)
         return finished.returncode, _results(report) if report.is_file() else ()

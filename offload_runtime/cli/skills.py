@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -115,7 +116,7 @@ def check_command(names: tuple[str, ...], run_tests: bool) -> Outcome:
         raise RefusedError(Diagnostic("CRD603", "error", "there is no checkout to run tests in", hint=hint))
     skills = [find_skill(name) for name in names] or [package_card(), *list_skills()]
     checker = Checker(root, command_problem, graders(train=run_tests))
-    verdicts = [checker.check(skill, run_tests=run_tests) for skill in skills]
+    verdicts = checker.check(skills, run_tests=run_tests)
     return Outcome(
         data={"skills": [verdict_data(verdict) for verdict in verdicts]},
         text="\n".join(render_verdict(verdict) for verdict in verdicts),
@@ -159,6 +160,6 @@ def install_command(names: tuple[str, ...], folder: str | None, client: str | No
     )
 
 
-def _next(verdicts: list[SkillVerdict]) -> tuple[str, ...]:
+def _next(verdicts: Sequence[SkillVerdict]) -> tuple[str, ...]:
     errors = [finding for verdict in verdicts for finding in verdict.diagnostics if finding.is_error]
     return (f"offload codes {errors[0].code}",) if errors else ()

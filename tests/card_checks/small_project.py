@@ -136,7 +136,8 @@ class Project:
             return "it does not exist" if missing_command is not None and missing_command in line else None
 
         skill = Skill(NAME, self.root / "skills" / NAME, f"skills/{NAME}")
-        return Checker(self.root, lookup, outside or {}).check(skill, run_tests=run_tests)
+        (verdict,) = Checker(self.root, lookup, outside or {}).check([skill], run_tests=run_tests)
+        return verdict
 
     def findings(self, **options: Any) -> list[tuple[str, str | None, int | None]]:
         """Check, and return code, file and line of each finding."""

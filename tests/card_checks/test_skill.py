@@ -136,13 +136,13 @@ def test_the_texts_are_checked_beside_a_broken_card(project: Project) -> None:
 def test_without_a_checkout_the_numbers_and_tests_are_said_to_be_unchecked(project: Project) -> None:
     skill = Skill(NAME, project.root / "skills" / NAME, f"skills/{NAME}")
     checker = Checker(None, lambda line, is_whole: None)
-    verdict = checker.check(skill)
+    (verdict,) = checker.check([skill])
     # The symbol is looked up in the installed package, which has no such class.
     assert [finding.code for finding in verdict.diagnostics] == ["CRD301"]
     assert verdict.not_checked == ("numbers and tests, for want of a checkout",)
     assert verdict.checks.numbers == 0
     with pytest.raises(ValueError, match="in a checkout"):
-        checker.check(skill, run_tests=True)
+        checker.check([skill], run_tests=True)
 
 
 def test_named_tests_run_on_request_and_a_failing_one_is_found(project: Project) -> None:

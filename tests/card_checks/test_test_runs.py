@@ -18,7 +18,9 @@ class TestInside:
 """
 
 
-def test_each_test_gets_its_outcome_and_one_without_a_case_keeps_no_other_from_running(tmp_path: Path) -> None:
+def test_each_test_gets_its_outcome_and_one_without_a_case_keeps_no_other_from_running(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_a.py").write_text(TESTS)
     expected = {
