@@ -25,8 +25,6 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 import offload_runtime
 from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.graph.joint import ModelNames
-from offload_runtime.graph.layers import layer_path
-from offload_runtime.graph.names import normalise_fqn
 from offload_runtime.offload_plan import TransferSource
 from offload_runtime.passes.offload import TransferOps
 from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
@@ -34,6 +32,7 @@ from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
 from offload_runtime.runtime.agreement import agree_on_largest, agree_on_limits, check_same_plan
 from offload_runtime.runtime.exit_report import report_at_exit
+from offload_runtime.runtime.graph_names import locate_graph
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
 from offload_runtime.runtime.setting import limits_left, setting_for
@@ -262,31 +261,6 @@ def _in_backward() -> bool:
 
 
 def _model_names(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> ModelNames:
-    """Work out where in the model this graph stands: from parameter identity if the model is known."""
     reason = getattr(gm, "compile_subgraph_reason", None)
     session.partial = session.partial or bool(getattr(reason, "graph_break", False))
-    model = session.options.root()
-    if model is None:
-        return ModelNames(partial=session.partial)
-    known = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
-    prefix = ""
-    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
-        fqn, path = known.get(id(value)), _source_path(node)
-        if fqn is not None and path and fqn != path and fqn.endswith("." + path):
-            prefix = fqn.removesuffix("." + path)
-            break
-    modules = tuple(name for name, _ in model.named_modules())
-    if layer_path(prefix) is not None:
-        # One graph, compiled once, serves every layer: it can name the kind of module, not which one.
-        prefix = ".".join("*" if part.isdigit() else part for part in prefix.split("."))
-        return ModelNames(prefix=prefix, partial=True)
-    return ModelNames(prefix, modules, session.partial)
-
-
-def _source_path(node: fx.Node) -> str:
-    """Return the dotted name of a Dynamo graph input below the module that was compiled."""
-    source = getattr(node, "_dynamo_source", None)
-    name = getattr(source, "name", None)
-    if name is None:
-        return ""
-    return normalise_fqn(name() if callable(name) else name)
+    return locate_graph(gm, example_inputs, session.options.root(), partial=session.partial)

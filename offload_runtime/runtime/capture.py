@@ -33,6 +33,7 @@ from offload_runtime.graph.joint import ModelNames
 from offload_runtime.passes.partition import copy_graph
 from offload_runtime.passes.pipeline import JointInputs
 from offload_runtime.runtime.accelerator_calls import ACCELERATOR_CALLS, accelerator_operators
+from offload_runtime.runtime.graph_names import locate_graph
 
 __all__ = ["CapturedGraph", "as_fake", "capture_joint_graphs", "fake_module"]
 
@@ -64,7 +65,7 @@ def capture_joint_graphs(
     torch.compile raises for a model that it cannot trace.
     """
     module, args, kwargs, fake_mode = as_fake(module, args, kwargs or {})
-    collector = _Collector(tuple(name for name, _ in module.named_modules()), mode, accelerator)
+    collector = _Collector(module, mode, accelerator)
     whole_operators = accelerator_operators() if accelerator else nullcontext()
     with fake_mode, functorch_config.patch(enable_autograd_cache=False), whole_operators:
         torch.compiler.reset()
@@ -119,8 +120,8 @@ def as_fake(
 class _Collector:
     """The back end of a capture: keeps each joint graph, and lets fake tensors run through it."""
 
-    def __init__(self, modules: tuple[str, ...], mode: str, accelerator: bool) -> None:
-        self.modules = modules
+    def __init__(self, module: nn.Module, mode: str, accelerator: bool) -> None:
+        self.module = module
         self.mode = mode
         self.accelerator = accelerator
         self.partial = False
@@ -131,7 +132,8 @@ class _Collector:
         self.partial = self.partial or bool(getattr(reason, "graph_break", False))
         if self.accelerator:
             _call_as_on_accelerator(gm)
-        partitioner = _KeepJoint(self, ModelNames("", self.modules, self.partial))
+        names = locate_graph(gm, example_inputs, self.module, partial=self.partial)
+        partitioner = _KeepJoint(self, names)
         if self.mode == "inductor":
             compiled: Any = inductor.compile_fx(
                 gm,

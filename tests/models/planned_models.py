@@ -68,6 +68,38 @@ def without_loss() -> tuple[nn.Module, tuple[Tensor], Callable[[Tensor], Tensor]
     return Stack(lambda x: x), _args(), _loss
 
 
+class Cut(nn.Module):
+    """Two linear layers; the graph breaks between them, inside of the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(DIM, WIDE), nn.Linear(WIDE, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x).sin()
+        torch._dynamo.graph_break()
+        return self.down(x).cos()
+
+
+class Nested(nn.Module):
+    """A module that breaks the graph, between two that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = nn.Linear(DIM, DIM), Cut(), nn.Linear(DIM, WIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).tanh()
+        x = self.body(x)
+        x = self.head(x).sigmoid()
+        return _loss(x)
+
+
+def nested() -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model that breaks inside of one of its modules: Dynamo compiles parts of that module by themselves."""
+    return Nested(), _args()
+
+
 class Viewed(nn.Module):
     """Three linear layers; backward reads what the second makes through a transposed view of it."""
 

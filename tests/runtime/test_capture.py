@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 import offload_runtime as off
+from offload_runtime.graph.joint import forward_activations, read_joint_graph
+from offload_runtime.passes.pipeline import plan_joint
 from offload_runtime.runtime.capture import capture_joint_graphs
 from offload_runtime.runtime.step_capture import capture_step
+from tests.models.planned_models import broken, nested
 
 FUSED = {"aten._fused_rms_norm.default", "aten._fused_rms_norm_backward.default"}
 
@@ -64,3 +69,58 @@ def test_a_capture_computes_nothing_and_leaves_the_module_as_it_was() -> None:
         for node in graph.module.graph.nodes
         if isinstance(value := node.meta.get("val"), torch.Tensor)
     )
+
+
+@pytest.mark.parametrize("build", [nested, broken])
+def test_parts_of_a_broken_graph_are_named_as_a_run_names_them(
+    build: Callable[[], tuple[nn.Module, tuple[torch.Tensor]]],
+) -> None:
+    module, args = build()
+    policy = {"apiVersion": "offload/v1", "kind": "Policy", "name": "p", "activations": {"default": "save"}}
+    compiled = torch.compile(module, backend="offload", options={"policy": policy, "model": module})
+    compiled(*args).backward()
+    ran = [
+        sorted(
+            (verdict.activation.module, verdict.activation.op)
+            for verdict in graph.plan.verdicts
+            if verdict.fate != "skip"
+        )
+        for graph in off.report(compiled).graphs
+    ]
+    captured = capture_joint_graphs(module, args, accelerator=False)
+    assert len(captured) > 1
+    assert ran == [
+        sorted(
+            (activation.module, activation.op)
+            for activation in plan_joint(
+                graph.copy(),
+                graph.inputs,
+                policy=off.load_policy(policy),
+                mode="graph",
+                variant="policy",
+            ).judged_activations
+        )
+        for graph in captured
+    ]
+    assert {graph.inputs.names.modules for graph in captured} == {
+        tuple(name for name, _ in module.named_modules())
+    }
+
+
+def test_what_stands_after_a_break_inside_of_a_module_is_named_from_the_root() -> None:
+    module, args = nested()
+    names = {
+        (activation.module, activation.op)
+        for graph in capture_joint_graphs(module, args, accelerator=False)
+        for _, activation in forward_activations(
+            read_joint_graph(
+                graph.copy(),
+                num_fwd_outputs=graph.inputs.num_fwd_outputs,
+                static_input_indices=graph.inputs.static_input_indices,
+                names=graph.inputs.names,
+            )
+        )
+    }
+    product, seen = "aten.addmm.default", "aten.{}.default".format
+    assert {("embed", product), ("", seen("tanh")), ("body.up", product), ("body", seen("sin"))} <= names
+    assert {("body.down", product), ("body", seen("cos")), ("head", product), ("", seen("sigmoid"))} <= names
