@@ -148,10 +148,10 @@ def _refresh(sources: Sources) -> None:
     with foreign_code(), shown_progress() as advance:
         for run in effect_runs(sources.policies):
             policy = load_policy(run.policy, overrides=run.overrides)
-            if baseline is None or run.model != traced_model:
-                request = ModelRequest(spec=run.model)
+            if baseline is None or run.arguments != traced_model:
+                request = ModelRequest(spec=run.model, batch=run.batch)
                 baseline = baseline_of(request, policy, mode=MODE, hardware=profile, progress=advance)
-                traced_model = run.model
+                traced_model = run.arguments
             results.append((run, sources.policies[run.policy], plan_policy(baseline, policy)))
     environment = {"torch": version("torch"), "python": platform.python_version(), "package": __version__}
     write_effects(sources.root, results, profile, environment)

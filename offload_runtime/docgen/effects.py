@@ -35,24 +35,35 @@ __all__ = ["HARDWARE", "MODE", "EffectRun", "effect_runs", "picture_file", "stal
 HARDWARE = "h200-pcie5"
 MODE = "graph"
 _MODEL = "builtin:llama3-8b"
-_OTHER_MODELS = {"moe": "builtin:dsv3-16b"}
+_OTHER_MODELS = {"moe": ("builtin:dsv3-16b", 4)}  # model, batch
 _OVERRIDES = {"fit": ("limits.device_peak=40GiB",)}  # by itself it would find that everything fits
 PICTURES = "docs/reference/policies"
 
 
 @dataclass(frozen=True)
 class EffectRun:
-    """One simulation: a shipped policy, what is overridden in it, and the model."""
+    """One simulation: a shipped policy, what is overridden in it, and the model; ``batch`` None is the model's own."""
 
     policy: str
     model: str
+    batch: int | None = None
     overrides: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        """The model as options of a command ask for it."""
+        return f"--model {self.model}" + (f" --batch {self.batch}" if self.batch is not None else "")
 
 
 def effect_runs(policies: Iterable[str]) -> tuple[EffectRun, ...]:
     """Return one run for each policy; those on one model stand together, so that it is traced once."""
-    runs = [EffectRun(name, _OTHER_MODELS.get(name, _MODEL), _OVERRIDES.get(name, ())) for name in policies]
-    return tuple(sorted(runs, key=lambda run: (run.model != _MODEL, run.model, run.policy)))
+    runs = []
+    for name in policies:
+        model, batch = _OTHER_MODELS.get(name, (_MODEL, None))
+        runs.append(EffectRun(name, model, batch, _OVERRIDES.get(name, ())))
+    return tuple(
+        sorted(runs, key=lambda run: (run.arguments != f"--model {_MODEL}", run.arguments, run.policy))
+    )
 
 
 def picture_file(policy: str) -> str:
@@ -72,7 +83,8 @@ def write_effects(
     for run, _, result in results:
         written.append(_write_picture(root, picture_file(run.policy), _fates(run, result)))
     shown = [(run, result) for run, _, result in results if run.model == _MODEL]
-    written.append(_write_picture(root, picture_file("frontier"), _frontier(shown)))
+    points = [(run.policy, result.policy.peak_device_bytes, result.policy.step_ms) for run, result in shown]
+    written.append(_write_picture(root, picture_file("frontier"), _frontier(points, shown[0][1])))
     data = {
         "what": "What each shipped policy does to a built-in model, predicted with fake tensors and a hardware "
         "profile; no GPU took part",
@@ -84,7 +96,7 @@ def write_effects(
         "policies": {
             run.policy: {
                 "policy_hash": policy.hash,
-                "model": run.model,
+                "model": run.arguments,
                 "overrides": list(run.overrides),
                 **_effect(result),
             }
@@ -173,14 +185,14 @@ def _fates(run: EffectRun, result: PlanResult) -> Figure:
     return draw_fates(shares, num_layers=result.num_layers, subject=subject)
 
 
-def _frontier(shown: Sequence[tuple[EffectRun, PlanResult]]) -> Figure:
-    result = shown[0][1]
-    points = tuple(
-        FrontierPoint(one.policy.peak_device_bytes, one.policy.step_ms, run.policy) for run, one in shown
+def _frontier(points: Sequence[tuple[str, int, float]], result: PlanResult) -> Figure:
+    """Draw every policy as a series of its own: no line leads from one policy to another."""
+    series = tuple(
+        FrontierSeries(name, (FrontierPoint(peak_bytes, step_ms),)) for name, peak_bytes, step_ms in points
     )
     return draw_frontier(
         Frontier(
-            series=(FrontierSeries("shipped policies", points),),
+            series=series,
             baseline=FrontierPoint(result.baseline.peak_device_bytes, result.baseline.step_ms, "baseline"),
             capacity_bytes=result.capacity_bytes,
             subject=f"{result.model}, mode {MODE}, on {HARDWARE}; predicted",

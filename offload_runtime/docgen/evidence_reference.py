@@ -12,7 +12,7 @@ from offload_runtime.units import format_size_short
 __all__ = ["EvidenceReference", "read_evidence"]
 
 Data = Mapping[str, Any]
-DEEPEST = 2  # levels of a file without a table of its own that are shown
+DEEPEST = 3  # levels of a file without a table of its own that are shown
 
 
 @dataclass(frozen=True)
