@@ -141,7 +141,7 @@ def _leaving_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
         parts = () if estimate is None else estimate.floor_parts or estimate.step_parts
         spelled = " + ".join(f"{format_size_short(part.num_bytes)} {part.what}" for part in parts)
         yield _size_line("floor", spelled, floor, sheet.origin("floor_bytes"))
-    elif sheet.get("fits") is False and sheet.get("resident_fits") is not False:
+    elif sheet.get("fits") is False and sheet.get("floor_fits") is None:
         yield ArithmeticLine("floor", "not known", None, "GiB", "give --model and --hardware")
     if sharding_of(sheet) is None:
         yield ArithmeticLine(

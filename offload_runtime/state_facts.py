@@ -135,6 +135,12 @@ def _fitting(sheet: FactSheet, capacity: int) -> dict[str, Scalar]:
         found["fits"] = peak <= capacity
     if resident is not None:
         found["resident_fits"] = resident <= capacity
+    else:
+        # Where nobody said whether there are float32 master weights, both forms may agree.
+        forms = [trained_state(sheet, master_weights=masters) for masters in (False, True)]
+        fitting = {form.held.total <= capacity for form in forms if form is not None}
+        if sheet.get("master_weights") is None and len(fitting) == 1:
+            found["resident_fits"] = fitting.pop()
     if floor is not None:
         found["floor_fits"] = floor <= limit_bytes(capacity)
     elif found.get("fits") is True:

@@ -103,6 +103,18 @@ def test_whether_it_fits_follows_from_the_device(facts: dict[str, Scalar], expec
     assert verdicts == expected
 
 
+@pytest.mark.parametrize(("num_parameters", "fits"), [(1 * GB, True), (8 * GB, None), (20 * GB, False)])
+def test_state_fits_without_a_word_on_master_weights_where_both_forms_agree(
+    num_parameters: int, fits: bool | None
+) -> None:
+    facts = {name: value for name, value in ADAM.items() if name != "master_weights"}
+    known = FactSheet().with_facts(
+        {**facts, "num_parameters": num_parameters, "gpu_total_bytes": 80 * GB}, "given"
+    )
+    assert derived(known).get("resident_fits") is fits
+    assert derived(known).get("resident_bytes") is None
+
+
 def test_a_plan_may_take_what_device_peak_auto_leaves() -> None:
     from offload_runtime.runtime.setting import AUTO_MARGIN
 

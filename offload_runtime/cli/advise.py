@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Unpack
@@ -96,8 +97,12 @@ def _filled(line: str | None, gathered: Gathered) -> str | None:
     """Return a card's command with the model and the hardware at hand in it; None where the card has none."""
     if line is None:
         return None
-    if gathered.model_arguments:
-        line = line.replace("--model MODEL", shlex.join(gathered.model_arguments))
+    if gathered.model_arguments and "--model MODEL" in line:
+        before, _, after = line.partition("--model MODEL")
+        for option in gathered.model_arguments[::2]:
+            # What was said of the model here goes before what the card says of any.
+            after = re.sub(rf" {option} \S+", "", after)
+        line = f"{before}{shlex.join(gathered.model_arguments)}{after}"
     if gathered.hardware is not None:
         line = line.replace("HARDWARE", shlex.quote(gathered.hardware))
     return line

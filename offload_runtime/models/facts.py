@@ -16,6 +16,7 @@ import torch
 from offload_runtime.compiler import load_policy
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.fact_sheet import FactSheet, FactsResult, MemoryPart, ModelEstimate
+from offload_runtime.graph.operators import class_of_node
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.fake_capture import fake_model
 from offload_runtime.models.frontier import find_floor
@@ -25,8 +26,8 @@ from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.step_places import STAYS
 from offload_runtime.models.traced_model import StateBytes, trace_request
 from offload_runtime.models.under_test import ModelUnderTest
-from offload_runtime.passes.pipeline import PlannedPair
 from offload_runtime.predicates import Scalar
+from offload_runtime.runtime.capture import CapturedGraph
 from offload_runtime.runtime.machine_facts import hardware_facts, is_launched, machine_facts, parallel_facts
 from offload_runtime.runtime.setting import profile_of_device
 from offload_runtime.state_facts import derived, limit_bytes, sharding_of, trained_state
@@ -126,8 +127,11 @@ def _with_state(sheet: FactSheet, model: ModelUnderTest, workspace_bytes: int) -
     sharding = sharding_of(sheet)
     if sharding is None:
         return sheet
-    if sheet.get("master_weights") is True or sharding[1] > 1:
+    held = trained_state(sheet)
+    if held is not None and sharding[1] > 1:
         sheet = derived(sheet)
+    elif held is not None and sheet.get("master_weights") is True:
+        sheet = sheet.beneath({"optimizer_state_bytes": held.held.optimizer_state}, "arithmetic")
     state = StateBytes.of(model)
     counted: dict[str, Scalar] = {
         "parameter_bytes": state.parameters + state.buffers,
@@ -149,14 +153,15 @@ def _simulated(asked: _Asked, sheet: FactSheet) -> tuple[ModelEstimate | None, F
     asked.progress("trace", 0, 1)
     traced = trace_request(asked.request, mode=asked.mode)
     asked.progress("trace", 1, 1)
-    sheet = sheet.beneath({"traceable": True, "num_graphs": len(traced.graphs), "mode": asked.mode}, spec)
+    is_moe = any(map(_chooses, traced.graphs))
+    counted: dict[str, Scalar] = {"traceable": True, "num_graphs": len(traced.graphs), "is_moe": is_moe}
+    sheet = sheet.beneath({**counted, "mode": asked.mode}, spec)
     if asked.hardware is None:
         return None, sheet
     asked.progress("baseline", 0, 1)
     baseline = predict_baseline(traced, asked.hardware)
     asked.progress("baseline", 1, 1)
     pairs = baseline.planned.pairs
-    sheet = sheet.beneath({"is_moe": any(map(_chooses, pairs))}, spec)
     if baseline.planned.num_layers is not None:
         sheet = sheet.beneath({"num_layers": baseline.planned.num_layers}, spec)
     saved = (pair.selected.traced.trace.items for pair in pairs if pair.selected.traced is not None)
@@ -171,9 +176,10 @@ def _simulated(asked: _Asked, sheet: FactSheet) -> tuple[ModelEstimate | None, F
     return _peaks(asked, sheet, baseline)
 
 
-def _chooses(pair: PlannedPair) -> bool:
-    """Tell whether the graph chooses by value where it runs, as a mixture of experts does."""
-    return any(activation.op_class == "routing" for activation in pair.judged_activations)
+def _chooses(graph: CapturedGraph) -> bool:
+    """Tell whether a graph chooses by value where data goes, as a mixture of experts does."""
+    nodes = (node for node in graph.module.graph.nodes if node.op == "call_function")
+    return any(class_of_node(node) == "routing" for node in nodes)
 
 
 def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEstimate, FactSheet]:

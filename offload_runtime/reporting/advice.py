@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from offload_runtime.advice import Advice
+from offload_runtime.advice import Advice, Step
 from offload_runtime.card_verdicts import CardVerdict
 from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
 from offload_runtime.facts import FACTS
@@ -33,24 +33,7 @@ def render_advice(advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet
         parts.append("what would make it fit\n" + "\n".join(f"  - {item}" for item in advice.lowers))
     parts += [render_section(section) for section in advice.sections]
     if advice.order:
-        columns = [
-            Column("order"),
-            Column("mechanism"),
-            Column("bytes", "right"),
-            Column("why"),
-            Column("carried out by"),
-        ]
-        rows = [
-            (
-                str(number),
-                _MECHANISMS[step.mechanism],
-                "?" if step.num_bytes is None else format_size_short(step.num_bytes),
-                step.why,
-                step.carried_out_by,
-            )
-            for number, step in enumerate(advice.order, 1)
-        ]
-        parts.append(f"in which order\n{render_table(columns, rows)}")
+        parts.append("in which order\n" + "\n".join(_steps(advice.order)))
     parts.append(f"skill cards\n{_cards(cards)}")
     missing = _missing(advice, cards)
     if missing:
@@ -72,6 +55,13 @@ def advice_data(advice: Advice, cards: Sequence[CardVerdict], result: FactsResul
         "missing": {name: how_to_know(FACTS[name]) for name in _missing(advice, cards)},
         **facts_data(result),
     }
+
+
+def _steps(order: Sequence[Step]) -> Iterator[str]:
+    for number, step in enumerate(order, 1):
+        size = "" if step.num_bytes is None else f", {format_size_short(step.num_bytes)}"
+        yield f"  {number}. {_MECHANISMS[step.mechanism]}{size}: {step.why}"
+        yield f"     carried out by {step.carried_out_by}"
 
 
 def _cards(cards: Sequence[CardVerdict]) -> str:

@@ -1,0 +1,126 @@
+"""`offload facts`, `offload advise` and `offload list facts`, by facts alone: no model is traced here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offload_runtime.cli.command_lookup import command_problem
+from tests.cli.conftest import Offload
+
+EIGHT_BILLION = (
+    *("--hardware", "h100-pcie5", "--dtype", "bfloat16", "--optimizer", "adamw"),
+    *("--fact", "num_parameters=8030261248"),
+)
+
+
+def facts(*texts: str) -> list[str]:
+    return [word for text in texts for word in ("--fact", text)]
+
+
+def test_full_fine_tuning_that_cannot_fit_is_refused_with_the_floor(offload: Offload) -> None:
+    given = facts("trainable_fraction=1", "master_weights=true")
+    finished = offload("advise", *EIGHT_BILLION, *given)
+    assert finished.exit_code == 4
+    assert "the floor is 120 GiB" in finished.stdout
+    assert "16 B x 8,030,261,248 trained" in finished.stdout
+    assert "ADV910 no policy on activations makes this fit" in finished.stderr
+    assert "offload the optimizer's state, 89.7 GiB" in finished.stderr
+    assert finished.stdout.index("1. optimizer state") < finished.stdout.index("4. activations")
+
+
+def test_adapters_whose_activations_overflow_get_a_policy_for_these(offload: Offload) -> None:
+    given = facts("trainable_fraction=0.002", "out_of_memory=true", "floor_bytes=40GiB", "peak_bytes=103GiB")
+    finished = offload("advise", *EIGHT_BILLION, *given)
+    assert finished.exit_code == 0
+    assert finished.stdout.startswith("Offload and recompute activations: ")
+    assert "1. activations" in finished.stdout
+    assert "tune-activation-offload" in finished.stdout
+    assert "next: offload advise --model MODEL --hardware h100-pcie5" in finished.stderr
+
+
+def test_what_is_not_known_is_said_with_the_way_to_give_it(offload: Offload) -> None:
+    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *facts("slowdown=3"))
+    data = json.loads(finished.stdout)["data"]
+    assert data["conclusion"] == "unknown"
+    assert data["missing"]["out_of_memory"] == "measure it, then --fact out_of_memory=true"
+    assert data["missing"]["peak_bytes"].startswith("give --model and --hardware, or --fact peak_bytes=")
+    cards = {card["name"]: card for card in data["cards"]}
+    assert cards["tune-activation-offload"]["applies"] is None
+    assert "out_of_memory" in cards["tune-activation-offload"]["missing"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        facts("offload_enabled=true", "slowdown=3"),
+        facts("out_of_memory=true", "framework=megatron-bridge", "pipeline_parallel=4", "optimizer=adam"),
+        facts("fits=false", "resident_fits=true", "floor_fits=true", "traceable=true", "framework=pytorch"),
+    ],
+    ids=str,
+)
+def test_the_next_commands_exist(offload: Offload, given: list[str]) -> None:
+    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given)
+    following = json.loads(finished.stdout)["next"]
+    assert any(line.startswith("offload skills show") for line in following)
+    assert {line: command_problem(line) for line in following} == dict.fromkeys(following)
+
+
+def test_a_slow_run_is_sent_to_the_diagnosis_and_not_to_more_offloading(offload: Offload) -> None:
+    given = facts("offload_enabled=true", "slowdown=3", "fits=true", "out_of_memory=false")
+    data = json.loads(offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given).stdout)[
+        "data"
+    ]
+    applies = {card["name"]: card["applies"] for card in data["cards"]}
+    assert applies["diagnose-offload-overhead"] is True
+    assert applies["choose-offload"] is False
+
+
+def test_facts_that_were_printed_elsewhere_stand_in_for_this_machine(
+    offload: Offload, tmp_path: Path
+) -> None:
+    printed = json.loads(offload("facts", "--format", "json", "--hardware", "gh200").stdout)
+    assert printed["data"]["facts"]["link_h2d_gbps"]["value"] == pytest.approx(415)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(printed))
+    again = json.loads(offload("facts", "--format", "json", "--from", str(path)).stdout)["data"]
+    values = {name: fact["value"] for name, fact in again["facts"].items()}
+    assert values == {name: fact["value"] for name, fact in printed["data"]["facts"].items()}
+    assert "host_available_bytes" in again["unknown"]
+
+
+def test_a_command_by_itself_knows_nothing_of_the_run_s_parallelism(offload: Offload) -> None:
+    unknown = json.loads(offload("facts", "--format", "json").stdout)["data"]["unknown"]
+    assert {"world_size", "pipeline_parallel", "data_parallel"} <= set(unknown)
+
+
+@pytest.mark.parametrize("command", ["facts", "advise"])
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code", "hint"),
+    [
+        (["--fact", "pipline_parallel=2"], 2, "CLI614", "did you mean pipeline_parallel"),
+        (["--fact", "pipeline_parallel=x"], 2, "CLI614", ""),
+        (["--hardware", "h1000"], 3, "HWP801", "h100"),
+        (["--from", "none.json"], 3, "ADV901", "offload facts --format json"),
+        (["--model", "builtin:lama-tiny"], 4, "MOD701", "llama-tiny"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cure(
+    offload: Offload, command: str, words: list[str], exit_code: int, code: str, hint: str
+) -> None:
+    finished = offload(command, "--format", "json", *words)
+    answer = json.loads(finished.stdout)
+    assert (finished.exit_code, answer["exit_code"]) == (exit_code, exit_code)
+    assert {diagnostic["code"] for diagnostic in answer["diagnostics"]} == {code}
+    assert hint in str(answer["diagnostics"][0]["message"]) + str(answer["diagnostics"][0]["hint"])
+
+
+def test_every_fact_is_listed_with_its_meaning(offload: Offload) -> None:
+    listed = json.loads(offload("list", "facts", "--format", "json").stdout)["data"]["facts"]
+    by_name = {entry["name"]: entry for entry in listed}
+    assert by_name["pipeline_parallel"]["source"] == "configuration"
+    assert "fsdp2" in by_name["framework"]["choices"]
+    text = offload("list", "facts").stdout
+    assert all(name in text for name in by_name)

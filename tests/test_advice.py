@@ -1,0 +1,193 @@
+"""What the facts lead to: nothing, activations, a refusal with the floor, or a fact that is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from offload_runtime.advice import Advice, Conclusion, advise
+from offload_runtime.fact_sheet import FactSheet, FactsResult, MemoryPart, ModelEstimate
+from offload_runtime.predicates import Scalar
+from offload_runtime.state_facts import derived
+
+GIB = 1 << 30
+DEVICE: dict[str, Scalar] = {"gpu_total_bytes": 80 * GIB, "link_d2h_gbps": 55.0}
+EIGHT_BILLION: dict[str, Scalar] = {
+    **DEVICE,
+    "num_parameters": 8_030_261_248,
+    "trainable_fraction": 1.0,
+    "dtype": "bfloat16",
+    "optimizer": "adamw",
+}
+ADAPTERS: dict[str, Scalar] = {**EIGHT_BILLION, "trainable_fraction": 0.0017}
+
+
+def advice(facts: dict[str, Scalar], estimate: ModelEstimate | None = None) -> Advice:
+    return advise(FactsResult(derived(FactSheet().with_facts(facts, "given")), estimate))
+
+
+def estimate_of(step_gib: int, **floor_gib: int) -> ModelEstimate:
+    return ModelEstimate(
+        hardware="h100-pcie5",
+        step_bytes=step_gib * GIB,
+        step_parts=(MemoryPart("parameters", step_gib * GIB),),
+        peak_at="backward",
+        floor_parts=tuple(MemoryPart(what, size * GIB) for what, size in floor_gib.items()),
+        window_ms=600.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "conclusion", "first", "missing"),
+    [
+        ({**DEVICE, "peak_bytes": 60 * GIB, "resident_bytes": 20 * GIB}, "nothing", None, ()),
+        (
+            {**DEVICE, "peak_bytes": 100 * GIB, "resident_bytes": 20 * GIB, "floor_bytes": 40 * GIB},
+            "activations",
+            "activations",
+            (),
+        ),
+        (
+            {**DEVICE, "peak_bytes": 100 * GIB, "resident_bytes": 20 * GIB},
+            "activations",
+            "activations",
+            ("floor_bytes",),
+        ),
+        (
+            {**DEVICE, "out_of_memory": True, "resident_bytes": 20 * GIB},
+            "activations",
+            "activations",
+            ("floor_bytes",),
+        ),
+        ({**DEVICE, "out_of_memory": True}, "unknown", None, ("resident_bytes",)),
+        ({"out_of_memory": True}, "unknown", None, ("resident_bytes", "gpu_total_bytes")),
+        ({"framework": "pytorch"}, "unknown", None, ("out_of_memory", "peak_bytes", "gpu_total_bytes")),
+        ({**DEVICE, "resident_bytes": 90 * GIB}, "refused", "optimizer_state", ()),
+        (
+            {**DEVICE, "peak_bytes": 100 * GIB, "resident_bytes": 20 * GIB, "floor_bytes": 90 * GIB},
+            "refused",
+            "activations",
+            (),
+        ),
+        ({**EIGHT_BILLION, "master_weights": True}, "refused", "optimizer_state", ()),
+        (
+            {**EIGHT_BILLION, "resident_bytes": 60 * GIB, "peak_bytes": 70 * GIB},
+            "unknown",
+            None,
+            ("master_weights",),
+        ),
+        ({**EIGHT_BILLION, "master_weights": False, "peak_bytes": 70 * GIB}, "nothing", None, ()),
+        (
+            {**ADAPTERS, "resident_bytes": 15 * GIB, "peak_bytes": 103 * GIB},
+            "activations",
+            "activations",
+            ("floor_bytes",),
+        ),
+        ({**ADAPTERS, "tensor_parallel": 2, "out_of_memory": True}, "unknown", None, ("resident_bytes",)),
+    ],
+    ids=str,
+)
+def test_what_comes_first_hangs_on_what_fits(
+    facts: dict[str, Scalar], conclusion: Conclusion, first: str | None, missing: tuple[str, ...]
+) -> None:
+    found = advice(facts)
+    assert found.conclusion == conclusion
+    assert [step.mechanism for step in found.order[:1]] == ([] if first is None else [first])
+    assert found.missing == missing
+    assert (found.refusal is not None) is (conclusion == "refused")
+    assert found.summary.endswith(".")
+
+
+def test_state_that_does_not_fit_leaves_in_the_order_of_size_by_use() -> None:
+    found = advice({**EIGHT_BILLION, "master_weights": True})
+    assert [step.mechanism for step in found.order] == [
+        "optimizer_state",
+        "gradients",
+        "parameters",
+        "activations",
+    ]
+    assert [step.num_bytes and round(step.num_bytes / GIB, 1) for step in found.order] == [
+        89.7,
+        15.0,
+        15.0,
+        None,
+    ]
+
+
+def test_a_refusal_names_the_floor_what_holds_it_and_what_lowers_it() -> None:
+    found = advice({**EIGHT_BILLION, "master_weights": True})
+    assert found.refusal is not None
+    assert (found.refusal.code, found.refusal.severity) == ("ADV910", "error")
+    assert "the floor is 120 GiB" in found.refusal.message
+    assert "parameters 15 GiB, gradients 15 GiB, optimizer state 89.7 GiB" in found.refusal.message
+    assert "of 80 GiB on the device" in found.refusal.message
+    lowers = "\n".join(found.lowers)
+    assert "offload the optimizer's state, 89.7 GiB" in lowers
+    assert "29.9 GiB stay" in lowers
+    assert "2 ranks hold 59.8 GiB each" in lowers
+    assert "LoRA" in lowers
+    assert found.refusal.hint == "; ".join(found.lowers)
+
+
+def test_without_a_word_on_master_weights_both_forms_of_the_state_are_shown() -> None:
+    lines = {
+        (line.expression, line.value and round(line.value, 1))
+        for section in advice({**EIGHT_BILLION, "out_of_memory": True}).sections
+        for line in section.lines
+    }
+    assert ("8 B x 8,030,261,248 trained", 59.8) in lines
+    assert ("16 B x 8,030,261,248 trained", 119.7) in lines
+
+
+def test_a_floor_in_the_optimizer_s_step_is_said_to_be_there() -> None:
+    facts: dict[str, Scalar] = {
+        **DEVICE,
+        "peak_bytes": 150 * GIB,
+        "resident_bytes": 60 * GIB,
+        "floor_fits": False,
+    }
+    found = advice(facts, estimate_of(76))
+    assert found.refusal is not None
+    assert "the floor is 76 GiB, in the optimizer's step" in found.refusal.message
+    assert "of which a plan may take 75.2 GiB (94 %)" in found.refusal.message
+
+
+def test_a_floor_that_one_step_needs_is_lowered_by_a_smaller_batch() -> None:
+    facts: dict[str, Scalar] = {
+        **DEVICE,
+        "peak_bytes": 150 * GIB,
+        "resident_bytes": 20 * GIB,
+        "floor_bytes": 90 * GIB,
+    }
+    found = advice(facts, estimate_of(25, logits=70, resident=20))
+    assert found.refusal is not None
+    assert (
+        "the floor is 90 GiB, at the least peak that a plan reaches (logits 70 GiB" in found.refusal.message
+    )
+    assert any("smaller batch" in item for item in found.lowers)
+
+
+@pytest.mark.parametrize(("window_gib", "words"), [(40, "within the 40 GiB"), (10, "recompute the rest")])
+def test_what_has_to_go_is_compared_with_what_leaves_for_free(window_gib: int, words: str) -> None:
+    facts: dict[str, Scalar] = {
+        **DEVICE,
+        "peak_bytes": 103 * GIB,
+        "resident_bytes": 15 * GIB,
+        "floor_bytes": 40 * GIB,
+        "window_bytes": window_gib * GIB,
+    }
+    (first, *others) = advice(facts, estimate_of(16)).order
+    assert "27.8 GiB have to go" in first.why
+    assert words in first.why
+    assert [step.mechanism for step in others] == ["optimizer_state", "gradients", "parameters"]
+
+
+def test_a_measured_overflow_that_was_not_predicted_is_pointed_out() -> None:
+    facts: dict[str, Scalar] = {
+        **DEVICE,
+        "peak_bytes": 70 * GIB,
+        "resident_bytes": 20 * GIB,
+        "out_of_memory": True,
+    }
+    found = advice(facts)
+    assert found.conclusion == "activations"
+    assert "predicted to fit and ran out of memory" in found.summary
