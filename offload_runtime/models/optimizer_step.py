@@ -1,11 +1,19 @@
-"""What the optimizer's step takes on the device, in memory and time: torch.optim's default forms on CUDA."""
+"""What the optimizer takes on the device, in memory and time: torch.optim's default forms on CUDA."""
 
 from __future__ import annotations
 
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.plan_result import ResidentBytes
+from offload_runtime.models.under_test import StateBytes
+from offload_runtime.training_state import NUM_MOMENTS
 
-__all__ = ["optimizer_step_bytes", "optimizer_step_ms", "step_temporary_bytes"]
+__all__ = [
+    "optimizer_state_bytes",
+    "optimizer_step_bytes",
+    "optimizer_step_ms",
+    "resident_bytes",
+    "step_temporary_bytes",
+]
 
 # What a step allocates beside the optimizer's state, in bytes of the parameters: AdamW's default form holds the square
 # roots of all second moments (`_multi_tensor_adam`: `torch._foreach_sqrt`).
@@ -15,6 +23,23 @@ _TEMPORARIES_OF_STEP = {"none": 0, "sgd": 0, "adamw": 1}
 # which are the default there. SGD: p += g. AdamW (`_multi_tensor_adam`): p *= c 2, lerp(m, g) 3, v *= c 2,
 # addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4.
 _PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20}
+
+
+def optimizer_state_bytes(state: StateBytes, optimizer: str) -> int:
+    """Return the device bytes that the optimizer keeps between steps: in the type of the parameters, as torch.optim."""
+    return NUM_MOMENTS[optimizer] * state.trainable
+
+
+def resident_bytes(state: StateBytes, optimizer: str, hardware: HardwareProfile | None) -> ResidentBytes:
+    """Count what training holds beside activations; without ``hardware`` no workspace is known."""
+    return ResidentBytes(
+        parameters=state.parameters,
+        buffers=state.buffers,
+        gradients=state.trainable,
+        optimizer_state=optimizer_state_bytes(state, optimizer),
+        batch=state.batch,
+        workspace=0 if hardware is None else hardware.workspace_bytes,
+    )
 
 
 def optimizer_step_bytes(resident: ResidentBytes, optimizer: str) -> int:

@@ -19,7 +19,7 @@ from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
-from offload_runtime.models.optimizer_step import optimizer_step_bytes, optimizer_step_ms
+from offload_runtime.models.optimizer_step import optimizer_step_bytes, optimizer_step_ms, resident_bytes
 from offload_runtime.models.plan_limits import (
     host_forecast,
     judge_offloads,
@@ -38,7 +38,7 @@ from offload_runtime.policy import Limits
 from offload_runtime.runtime.options import refuse_unsupported
 from offload_runtime.runtime.setting import resolve_limits
 from offload_runtime.tiers import OffloadArithmetic, TrainingShape, offload_arithmetic
-from offload_runtime.training_state import DTYPE_BYTES, NUM_MOMENTS
+from offload_runtime.training_state import DTYPE_BYTES
 
 __all__ = ["Baseline", "Progress", "baseline_of", "plan", "plan_model", "plan_policy", "predict_baseline"]
 
@@ -142,7 +142,7 @@ def plan(
     compiled = load_policy(policy)
     profile = hardware if isinstance(hardware, HardwareProfile) else load_hardware(hardware)
     refuse_unsupported(compiled.policy, joint.mode, profile)
-    resident = _resident(joint, profile)
+    resident = resident_bytes(joint.state, joint.model.optimizer, profile)
     limits = _limits(compiled, profile)
     refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer)
     planned = plan_graphs(
@@ -155,7 +155,7 @@ def plan(
 def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_replay: bool = True) -> Baseline:
     """Simulate the model without a policy: in mode ``graph`` everything is saved, in ``inductor`` torch decides."""
     no_policy = load_policy(_NO_POLICY)
-    resident = _resident(traced, hardware)
+    resident = resident_bytes(traced.state, traced.model.optimizer, hardware)
     optimizer = traced.model.optimizer
     planned = plan_graphs(
         traced,
@@ -273,19 +273,6 @@ def _verdicts_that_matter(baseline: PlannedModel, planned: PlannedModel) -> tupl
             if verdict.fate != "recompute" or verdict.activation.name in saved
         ]
     return tuple(verdicts)
-
-
-def _resident(traced: TracedModel, hardware: HardwareProfile) -> ResidentBytes:
-    """Count what stays: optimizer state as torch.optim allocates it, in the type of the parameters."""
-    state = traced.state
-    return ResidentBytes(
-        parameters=state.parameters,
-        buffers=state.buffers,
-        gradients=state.trainable,
-        optimizer_state=NUM_MOMENTS[traced.model.optimizer] * state.trainable,
-        batch=state.batch,
-        workspace=hardware.workspace_bytes,
-    )
 
 
 def _limits(policy: CompiledPolicy, hardware: HardwareProfile) -> Limits:

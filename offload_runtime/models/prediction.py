@@ -50,7 +50,7 @@ def predict_runs(
     without = Prediction(baseline.forecast.peak_device_bytes, baseline.forecast.step_ms + optimizer_ms)
     own = _own_forecast(ran, baseline)
     if own is not None:
-        peak = max(own.peak_bytes + baseline.resident.optimizer_state, baseline.optimizer_step_bytes)
+        peak = max(own.peak_bytes, baseline.optimizer_step_bytes)
         return Predicted(
             PredictedRuns(hardware.name, without, Prediction(peak, own.step_ms + optimizer_ms)),
             traced.diagnostics,

@@ -19,31 +19,15 @@ from offload_runtime.errors import Diagnostic, OffloadError, RefusedError
 from offload_runtime.models.failures import explain_failure
 from offload_runtime.models.fake_capture import NotTraceable, capture_request
 from offload_runtime.models.resolve import ModelRequest
-from offload_runtime.models.under_test import ModelUnderTest, count_parameters, parameter_dtype, tensors_in
+from offload_runtime.models.under_test import (
+    ModelUnderTest,
+    StateBytes,
+    count_parameters,
+    parameter_dtype,
+)
 from offload_runtime.runtime.capture import CapturedGraph, capture_joint_graphs
 
 __all__ = ["StateBytes", "TracedModel", "capture", "trace_request"]
-
-
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes of what a model is made of; ``trainable`` are the parameters that get a gradient."""
-
-    parameters: int
-    trainable: int
-    buffers: int
-    batch: int
-
-    @classmethod
-    def of(cls, model: ModelUnderTest) -> StateBytes:
-        """Count the module's parameters and buffers (tied ones once), and its example batch."""
-        parameters = list(model.module.parameters())
-        return cls(
-            parameters=sum(parameter.nbytes for parameter in parameters),
-            trainable=sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
-            buffers=sum(buffer.nbytes for buffer in model.module.buffers()),
-            batch=sum(tensor.nbytes for tensor in tensors_in(model.example_args)),
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,13 +29,16 @@ from offload_runtime.models.numbers import (
     starting_point,
     step_numbers,
 )
+from offload_runtime.models.optimizer_step import optimizer_state_bytes, resident_bytes
+from offload_runtime.models.plan_limits import refuse_optimizer_step
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import Difference
-from offload_runtime.models.under_test import ModelUnderTest
+from offload_runtime.models.under_test import ModelUnderTest, StateBytes
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
 from offload_runtime.runtime.session import report
+from offload_runtime.runtime.setting import profile_of_device
 from offload_runtime.runtime.transfer import get_engine
 
 Advance = Callable[[int, int], None]
@@ -166,12 +169,17 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
     """
     if plan.variant == "baseline" and plan.mode == "inductor" and model.device.type != "cpu":
         return torch.compile(model.module)
+    state = StateBytes.of(model)
+    if plan.variant != "baseline":
+        resident = resident_bytes(state, model.optimizer, plan.hardware or profile_of_device(model.device))
+        refuse_optimizer_step(plan.policy, plan.policy.policy.limits, resident, model.optimizer)
     options.update(
         # What the policy expects is judged on the whole comparison, so that its numbers are shown, too.
         policy=replace(plan.policy, policy=replace(plan.policy.policy, expect=None)),
         mode=plan.mode,
         model=model.module,
         variant=plan.variant,
+        optimizer_state_bytes=optimizer_state_bytes(state, model.optimizer),
         # The checking engine stands in during the first step: with one step the real one would never run.
         verify=plan.numbers and plan.steps > 1,
     )

@@ -72,6 +72,27 @@ class ModelUnderTest:
         return None
 
 
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes of what a model is made of; ``trainable`` are the parameters that get a gradient."""
+
+    parameters: int
+    trainable: int
+    buffers: int
+    batch: int
+
+    @classmethod
+    def of(cls, model: ModelUnderTest) -> StateBytes:
+        """Count the module's parameters and buffers (tied ones once), and its example batch."""
+        parameters = list(model.module.parameters())
+        return cls(
+            parameters=sum(parameter.nbytes for parameter in parameters),
+            trainable=sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
+            buffers=sum(buffer.nbytes for buffer in model.module.buffers()),
+            batch=sum(tensor.nbytes for tensor in tensors_in(model.example_args)),
+        )
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested tuples, lists and mappings, in order."""
     if isinstance(value, Tensor):

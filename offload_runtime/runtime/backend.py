@@ -65,7 +65,8 @@ def offload_backend(
 
     ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
     ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by
-    name, path or value), ``verify``, ``model`` (the root module).
+    name, path or value), ``optimizer_state_bytes`` (what the optimizer will keep on the device, as a number or a size
+    such as 12GiB), ``verify``, ``model`` (the root module).
     Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
     """
     if mode is not None:
@@ -160,13 +161,23 @@ class _PolicyPartitioner(CustomPartitionerFn):
             return keys[-1]
 
         device, frame = _device_of(gm), _current_frame()
-        setting = setting_for(options.policy.policy, options.hardware, device)
+        setting = setting_for(
+            options.policy.policy,
+            options.hardware,
+            device,
+            optimizer_state_bytes=options.optimizer_state_bytes,
+            is_first_step=self.session.step <= 1 and not self.session.saw_backward,
+        )
         limits = setting.limits
         if options.variant != "baseline":
             others, is_partial = self.session.planned_by_others(frame), self.session.partial
             limits = limits_left(options.policy.policy, limits, others, is_partial=is_partial)
-        allocated_bytes = agree_on_largest(setting.allocated_bytes)
-        setting = replace(setting, limits=agree_on_limits(limits), allocated_bytes=allocated_bytes)
+        setting = replace(
+            setting,
+            limits=agree_on_limits(limits),
+            resident_bytes=agree_on_largest(setting.resident_bytes),
+            allocated_bytes=agree_on_largest(setting.allocated_bytes),
+        )
         pair = rewrite_joint(
             gm,
             JointInputs(

@@ -21,12 +21,13 @@ from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 from offload_runtime.runtime.machine_facts import known_facts
 from offload_runtime.runtime.setting import read_hardware_option
 from offload_runtime.targets import check_target
+from offload_runtime.units import parse_size
 
 __all__ = ["BackendOptions", "Mode", "read_options", "refuse_unsupported"]
 
 Mode = Literal["graph", "inductor"]
 MODES: tuple[Mode, ...] = ("graph", "inductor")
-_KEYS = ("policy", "mode", "hardware", "verify", "model", "variant", "profile")
+_KEYS = ("policy", "mode", "hardware", "optimizer_state_bytes", "verify", "model", "variant", "profile")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class BackendOptions:
     ``model`` is the root module where the caller gave it (names by parameter identity, layer totals). ``verify`` runs
     the first step on the checking engine. ``variant`` chooses the policy itself, its numeric reference (offloads
     replaced by saves) or the baseline without it. ``profile`` times copies and stalls. ``hardware`` is the profile to
-    plan for; None takes that of the device in use.
+    plan for; None takes that of the device in use. ``optimizer_state_bytes`` is what the optimizer will allocate on the
+    device after the first step; 0 for one without state, or whose state is there already when the model is compiled.
     """
 
     policy: CompiledPolicy
@@ -46,6 +48,7 @@ class BackendOptions:
     variant: Variant = "policy"
     profile: bool = False
     hardware: HardwareProfile | None = None
+    optimizer_state_bytes: int = 0
 
     def root(self) -> torch.nn.Module | None:
         """Return the root module, if it was given and is still alive."""
@@ -104,6 +107,22 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         cast(Variant, variant),
         bool(given.get("profile", False)),
         hardware,
+        _read_size("optimizer_state_bytes", given.get("optimizer_state_bytes", 0)),
+    )
+
+
+def _read_size(key: str, given: object) -> int:
+    """Return a size in bytes, given as a number or as text such as 12GiB."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    try:
+        if isinstance(given, str):
+            return parse_size(given)
+    except ValueError:
+        pass
+    message = f"option {key!r} is {given!r}"
+    raise UsageError(
+        Diagnostic("CLI612", "error", message, hint="give a number of bytes, or a size such as 12GiB")
     )
 
 

@@ -76,10 +76,19 @@ def profile_of_device(device: torch.device) -> HardwareProfile | None:
     return None if found is None else load_hardware(found)
 
 
-def setting_for(policy: Policy, hardware: HardwareProfile | None, device: torch.device) -> Setting:
+def setting_for(
+    policy: Policy,
+    hardware: HardwareProfile | None,
+    device: torch.device,
+    *,
+    optimizer_state_bytes: int = 0,
+    is_first_step: bool = True,
+) -> Setting:
     """Return the setting of a graph that is compiled now for ``device``.
 
-    Raises RefusedError for a policy that plans by time on hardware that nobody has described.
+    ``optimizer_state_bytes`` will be on the device from the second step on. Limits count them from the start: a graph
+    is compiled once, in the first forward, when there are none yet. Raises RefusedError for a policy that plans by
+    time on hardware that nobody has described.
     """
     profile = hardware or profile_of_device(device)
     clause = _clause_by_time(policy)
@@ -94,10 +103,15 @@ def setting_for(policy: Policy, hardware: HardwareProfile | None, device: torch.
                 hint='give one: options={"hardware": NAME_OR_FILE}, or --hardware; see offload list hardware',
             )
         )
-    allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    allocated = 0
+    if device.type == "cuda":
+        # What will be allocated: else other tensors would hide behind a state that is not there yet.
+        allocated = torch.cuda.memory_allocated(device) + (optimizer_state_bytes if is_first_step else 0)
     workspace = profile.workspace_bytes if profile is not None else 0
     limits = resolve_limits(policy.limits, device, profile)
-    return Setting(limits, profile, resident_bytes=workspace, allocated_bytes=allocated)
+    return Setting(
+        limits, profile, resident_bytes=workspace + optimizer_state_bytes, allocated_bytes=allocated
+    )
 
 
 def limits_left(

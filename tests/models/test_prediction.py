@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
+from offload_runtime.errors import RefusedError
 from offload_runtime.hardware import load_hardware
 from offload_runtime.models.optimizer_step import optimizer_step_ms
 from offload_runtime.models.prediction import predict_runs
@@ -61,21 +62,26 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mo
     return write
 
 
-def policy(default: str = "save") -> CompiledPolicy:
+def policy(default: str = "save", device_peak: int | None = None) -> CompiledPolicy:
     rule = {"name": "products", "match": {"op": "matmul"}, "action": "offload"}
+    limits = {} if device_peak is None else {"device_peak": f"{device_peak}B"}
     return load_policy(
         {
             "apiVersion": "offload/v1",
             "kind": "Policy",
             "name": "all",
-            "schedule": {"keep_last": 0},
+            "limits": limits,
+            "schedule": {"keep_last": 0, "select": "planned" if limits else "largest_first"},
             "activations": {"default": default, "rules": [rule]},
         }
     )
 
 
-def trained(request: ModelRequest, variant: Variant, mode: str) -> Training:
-    plan = TrainingPlan(variant, policy(), mode, steps=1, hardware=H200)
+def trained(
+    request: ModelRequest, variant: Variant, mode: str, *, device_peak: int | None = None
+) -> Training:
+    chosen = policy("save") if device_peak is None else policy("recompute", device_peak)
+    plan = TrainingPlan(variant, chosen, mode, steps=1, hardware=H200)
     training = train(request, plan, lambda done, total: None)
     assert training is not None
     return training
@@ -90,17 +96,14 @@ def test_baseline_and_policy_are_what_their_own_graphs_forecast(
     runs = predict_runs(request, policy(), mode=mode, hardware=H200, ran=None).runs
     assert runs.hardware == "h200-pcie5"
     parameters = 4 * (256 * 256 + 256) * 4
-    state, step_ms = {
-        "none": (0, 0.0),
-        "sgd": (0, 3 * parameters / H200.hbm_bytes_per_ms),
-        "adamw": (2 * parameters, 20 * parameters / H200.hbm_bytes_per_ms),
-    }[optimizer]
+    num_passes = {"none": 0, "sgd": 3, "adamw": 20}[optimizer]
+    step_ms = num_passes * parameters / H200.hbm_bytes_per_ms
     for variant, predicted in (("baseline", runs.baseline), ("policy", runs.policy)):
         report = trained(request, variant, mode).report
         assert report is not None
         forecast = report.graphs[0].forecast
         assert forecast is not None
-        assert predicted.peak_device_bytes == forecast.peak_bytes + state
+        assert predicted.peak_device_bytes == forecast.peak_bytes
         assert predicted.step_ms == pytest.approx(forecast.step_ms + step_ms)
     assert runs.policy.step_ms > runs.baseline.step_ms
 
@@ -113,6 +116,25 @@ def test_a_policy_that_ran_is_predicted_by_its_own_forecast(written: Callable[..
         for report in (ran, None)
     ]
     assert both[0] == both[1]
+
+
+def test_apply_plans_for_the_state_of_its_optimizer_and_refuses_what_its_step_alone_exceeds(
+    written: Callable[..., ModelRequest],
+) -> None:
+    request = written()
+    parameters = 4 * (256 * 256 + 256) * 4
+    batch, workspace = 512 * 256 * 4, H200.workspace_bytes
+    # Parameters, gradients, two moments and the square roots of one.
+    needed = 5 * parameters + batch + workspace
+    limit = 72 * 2**20
+    with_state = trained(request, "policy", "graph", device_peak=limit).report
+    assert with_state is not None
+    forecast = with_state.graphs[0].forecast
+    assert forecast is not None
+    assert 3 * parameters + batch + workspace < forecast.peak_bytes <= limit
+    assert needed < limit
+    with pytest.raises(RefusedError, match="PLN413"):
+        trained(request, "policy", "graph", device_peak=needed - 1)
 
 
 def test_a_loss_outside_of_the_graph_is_predicted_too(written: Callable[..., ModelRequest]) -> None:
