@@ -8,14 +8,15 @@ a prediction has to count, though no policy acts there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from offload_runtime.errors import Diagnostic, OffloadError, RefusedError
+from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, RunError
 from offload_runtime.models.failures import explain_failure
 from offload_runtime.models.fake_capture import NotTraceable, capture_request
 from offload_runtime.models.resolve import ModelRequest
@@ -24,6 +25,7 @@ from offload_runtime.models.under_test import (
     StateBytes,
     count_parameters,
     parameter_dtype,
+    tensors_in,
 )
 from offload_runtime.runtime.capture import CapturedGraph, capture_joint_graphs
 
@@ -57,14 +59,13 @@ def capture(
     """Trace ``module(*args)``, its loss and its backward, with fake tensors: nothing is computed, nothing allocated.
 
     ``loss_fn`` takes the module's output; it may be left out where that is the loss. ``mode`` is ``graph`` or
-    ``inductor``. The graphs are those of a CUDA device, whatever device the tensors are on. Raises RefusedError for
-    a model that torch.compile cannot trace. ValueError for ``fake=False``: torch.compile itself runs a model for real.
+    ``inductor``. The graphs are those of a CUDA device, whatever device the tensors are on.
+
+    ``fake=False`` is for a model whose forward computes with values outside of its graphs: it is called once with the
+    tensors as they are, without backward, and the graphs are those of their device. Buffers and random states are
+    restored. Raises RefusedError for a model that torch.compile cannot trace, RunError where forward fails, ValueError
+    for ``fake=False`` with tensors that have no values.
     """
-    if not fake:
-        raise ValueError(
-            "fake=False: only fake tensors are traced here; to run a model for real, compile it with "
-            'torch.compile(module, backend="offload", options={...}) and read offload_runtime.report'
-        )
     if mode not in ("graph", "inductor"):
         raise ValueError(f"mode={mode!r} must be one of graph, inductor")
     name = type(module).__name__
@@ -83,11 +84,44 @@ def capture(
         optimizer="none",
         learning_rate=0.0,
     )
+    if not fake:
+        _require_values([*module.parameters(), *module.buffers(), *tensors_in(tuple(args))])
     try:
-        graphs = capture_joint_graphs(module, args, mode=mode)
+        with nullcontext() if fake else _restored(module):
+            graphs = capture_joint_graphs(module, args, mode=mode, fake=fake)
     except Exception as error:
-        raise explain_failure(error, name) from error
+        failure = explain_failure(error, name)
+        raise (_needs_values(failure) if fake and isinstance(failure, RunError) else failure) from error
     return _traced(model, mode, graphs)
+
+
+def _needs_values(failure: OffloadError) -> RefusedError:
+    """Return what a forward that failed with fake tensors means to whoever captures it."""
+    message = f"it cannot be traced with fake tensors: {failure.diagnostics[0].message}"
+    hint = "make module(*args) work first; one that computes with values is captured by fake=False"
+    return RefusedError(Diagnostic("MOD732", "error", message, hint=hint))
+
+
+def _require_values(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.untyped_storage().device.type == "meta":  # that of a fake tensor, too
+            raise ValueError(
+                f"fake=False calls the module, and a tensor of shape {list(tensor.shape)} has no values"
+            )
+
+
+@contextmanager
+def _restored(module: nn.Module) -> Iterator[None]:
+    """Put buffers and random states back to what they were."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    devices = {parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def trace_request(request: ModelRequest, *, mode: str) -> TracedModel:

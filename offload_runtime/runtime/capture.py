@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,17 +57,23 @@ def capture_joint_graphs(
     mode: str = "graph",
     accelerator: bool = True,
     kwargs: Mapping[str, Any] | None = None,
+    fake: bool = True,
 ) -> tuple[CapturedGraph, ...]:
     """Trace ``module(*args, **kwargs)`` and its backward, one joint graph for each graph that Dynamo makes.
 
     ``module`` and ``args`` hold fake tensors (see ``fake_module``) or real ones on any device; nothing is computed.
-    ``mode`` is ``graph`` or ``inductor``. With ``accelerator`` the graphs are those of a CUDA device. Raises what
-    torch.compile raises for a model that it cannot trace.
+    ``mode`` is ``graph`` or ``inductor``. With ``accelerator`` the graphs are those of a CUDA device. Without ``fake``
+    they are those of the device that the tensors are on: what a graph break leaves to Python runs with their values,
+    and what forward changes is changed. Raises what torch.compile raises for a model that it cannot trace.
     """
-    module, args, kwargs, fake_mode = as_fake(module, args, kwargs or {})
+    kwargs = kwargs or {}
+    context: AbstractContextManager[Any] = nullcontext()
+    if fake:
+        module, args, kwargs, context = as_fake(module, args, kwargs)
+    accelerator = accelerator and fake
     collector = _Collector(module, mode, accelerator)
     whole_operators = accelerator_operators() if accelerator else nullcontext()
-    with fake_mode, functorch_config.patch(enable_autograd_cache=False), whole_operators:
+    with context, functorch_config.patch(enable_autograd_cache=False), whole_operators:
         torch.compiler.reset()
         try:
             torch.compile(module, backend=collector.compile, dynamic=False)(*args, **kwargs)
