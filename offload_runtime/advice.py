@@ -145,7 +145,7 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
         Step(
             "optimizer_state",
             sheet.size("optimizer_state_bytes"),
-            "the largest part, touched once in a step; gradients go down and updated parameters come up",
+            "touched once in a step, so that most is freed for what is moved: gradients go down, updated parameters come up",
             elsewhere,
         ),
         Step(
