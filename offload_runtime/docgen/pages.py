@@ -56,6 +56,7 @@ SCHEMAS: Mapping[str, str] = {
     "card": "every key of a skill card",
     "evals": "every key of a skill's evals",
     "result": "every key of a result file of `offload bench`",
+    "target": "every key of what is known about an export target",
 }
 
 
@@ -144,17 +145,29 @@ def _codes(sources: Sources) -> Mapping[str, Any]:
     families = []
     for prefix, subject in FAMILIES.items():
         entries = [entry for entry in sources.codes.values() if entry.code.rstrip("0123456789") == prefix]
-        shown = [{"entry": entry, "language": _language(entry)} for entry in entries]
+        shown = [{"entry": entry, "examples": tuple(_code_examples(entry))} for entry in entries]
         families.append({"prefix": prefix, "subject": subject, "entries": shown})
     return {"families": families, "num_codes": len(sources.codes)}
 
 
-def _language(entry: CodeEntry) -> str:
-    """Guess what the examples of a code are written in: commands, YAML or Python."""
-    example = (entry.good_example or entry.bad_example or "").strip()
-    if example.startswith(("offload ", "$ ", "make ", "pip ", "OFFLOAD_", "#!")):
+def _code_examples(entry: CodeEntry) -> Iterator[tuple[str, str, str]]:
+    """Yield title, language and text of each example of a code."""
+    for title, example in (("Bad", entry.bad_example), ("Good", entry.good_example)):
+        if example:
+            yield f"{title}:", _language(entry.code, example), example.strip("\n")
+    message = getattr(entry, "message_example", None)
+    if message:
+        yield "As it is printed:", "text", message.strip("\n")
+
+
+def _language(code: str, example: str) -> str:
+    """Return what an example is written in; files with a command below them are plain text."""
+    commands = [line.startswith("offload ") for line in example.splitlines() if line and line[0] not in "# "]
+    if all(commands):
         return "sh"
-    if entry.code.startswith(("YAML", "POL", "PTS", "HWP", "CRD")):
+    if any(commands):
+        return "text"
+    if code.startswith(("YAML", "POL", "PTS", "HWP", "CRD")):
         return "yaml"
     return "python" if "(" in example or "=" in example else "text"
 

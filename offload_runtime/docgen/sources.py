@@ -27,6 +27,7 @@ EFFECTS_FILE = "docs/evidence/policy-effects.json"
 _EXAMPLES = (
     "policies/*/*.yaml",
     "offload_runtime/profiles/*.yaml",
+    "offload_runtime/targets_data/*.yaml",
     "skills/*/card.yaml",
     "card.yaml",
     "skills/*/evals/evals.json",
