@@ -145,7 +145,7 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
         Step(
             "optimizer_state",
             sheet.size("optimizer_state_bytes"),
-            "touched once in a step, so that most is freed for what is moved: gradients go down, updated parameters come up",
+            "touched once in a step, which frees most for what is moved: gradients down, updated parameters up",
             elsewhere,
         ),
         Step(
