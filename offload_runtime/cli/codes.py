@@ -55,12 +55,14 @@ def _data(entry: CodeEntry) -> dict[str, Any]:
         "cure": entry.cure,
         "bad_example": entry.bad_example,
         "good_example": entry.good_example,
+        "message_example": entry.message_example,
     }
 
 
 def _page(entry: CodeEntry) -> str:
     parts = [f"{entry.code} ({entry.severity}): {entry.title}", entry.explanation, f"cure: {entry.cure}"]
-    for title, example in (("bad", entry.bad_example), ("good", entry.good_example)):
+    examples = (("bad", entry.bad_example), ("good", entry.good_example), ("message", entry.message_example))
+    for title, example in examples:
         if example:
             parts.append(f"{title}:\n" + "\n".join(f"  {line}" for line in example.strip().splitlines()))
     return "\n\n".join(parts)

@@ -12,8 +12,8 @@ CODES = (
         "`offload advise --from` takes what `offload facts --format json` printed, or a JSON mapping of names and "
         "values.",
         "Write the file with `offload facts --format json > facts.json`.",
-        "offload advise --from policy.yaml",
-        "offload advise --from facts.json",
+        bad_example=("# policy.yaml\nname: mine\noffload advise --from policy.yaml"),
+        good_example=('# facts.json\n{"pipeline_parallel": 1}\noffload advise --from facts.json'),
     ),
     CodeEntry(
         "ADV902",
@@ -21,8 +21,8 @@ CODES = (
         "a file of facts says something that is no fact",
         "Names and values are those of one table, so that nothing is compared that was misspelt.",
         "`offload list facts` lists them; the finding names the closest one.",
-        '{"pipeline_paralel": 1}',
-        '{"pipeline_parallel": 1}',
+        bad_example=('# facts.json\n{"pipeline_paralel": 1}\noffload advise --from facts.json'),
+        good_example=('# facts.json\n{"pipeline_parallel": 1}\noffload advise --from facts.json'),
     ),
     CodeEntry(
         "ADV910",
@@ -33,8 +33,7 @@ CODES = (
         "floor, what holds it and what lowers it.",
         "Do one of what the finding names: offload the optimizer's state with a system that can, share the state "
         "among ranks, train fewer parameters, or take a smaller batch or sequence.",
-        "offload advise --model builtin:llama3-8b --optimizer adamw --batch 2 --hardware h100-pcie5",
-        "offload advise --model builtin:llama3-8b-lora --hardware h100-pcie5",
+        message_example="no policy on activations makes this fit: the floor is 106 GiB, in the optimizer's step",
     ),
     CodeEntry(
         "ADV911",
@@ -42,5 +41,6 @@ CODES = (
         "the model could not be traced or planned for facts about it",
         "Facts that follow from tracing and planning are left unknown; the finding says why.",
         "Make `offload plan` work with the same arguments, or give the facts with --fact.",
+        message_example="facts about the model stay unknown: my_model:build cannot be traced with fake tensors",
     ),
 )

@@ -38,8 +38,8 @@ _USAGE = (
         "no such baseline",
         "--baseline names a side, a peer or a policy.",
         "Name one of those that the finding lists.",
-        "offload bench balanced --baseline egaer --model builtin:llama-tiny",
-        "offload bench balanced --baseline eager --model builtin:llama-tiny",
+        bad_example="offload bench balanced --baseline egaer --model builtin:llama-tiny",
+        good_example="offload bench balanced --baseline balanced --model builtin:llama-tiny",
     ),
     CodeEntry(
         "BEN905",
@@ -59,6 +59,7 @@ _FILES = (
         "a result file cannot be read",
         "The file is not there, or is no result of `offload bench`.",
         "Name a file that `offload bench --output` wrote.",
+        message_example="a.json cannot be read: No such file or directory",
     ),
     CodeEntry(
         "BEN912",
@@ -67,6 +68,7 @@ _FILES = (
         "Rounds are added only to rounds of the same model and shape, sides with the same policies, steps, "
         "accelerator and software; the finding names what is not the same.",
         "Measure the same again, or leave out --resume, which replaces the file.",
+        message_example="result.json holds another measurement: seq 4096, not 8192",
     ),
     CodeEntry(
         "BEN913",
@@ -74,6 +76,10 @@ _FILES = (
         "two results that cannot be compared",
         "They are of different models, shapes, front ends, kinds of device or baselines, or share no side.",
         "Compare results of one model and shape against one baseline.",
+        message_example=(
+            "before.json and after.json measured different things: model builtin:llama3-8b and "
+            "builtin:qwen3-14b"
+        ),
     ),
     CodeEntry(
         "BEN914",
@@ -81,6 +87,8 @@ _FILES = (
         "a result file cannot be written",
         "The folder is not there or cannot be written to, or the name is that of something else than a file.",
         "Name a file in a folder that exists and can be written to.",
+        bad_example="offload bench balanced --model builtin:llama-tiny --output no/such/folder/result.json",
+        good_example="offload bench balanced --model builtin:llama-tiny --output result.json",
     ),
 )
 
@@ -91,6 +99,7 @@ _RUNS = (
         "the time limit came before the first round",
         "Not one round of all sides was measured, so there is nothing to compare.",
         "List fewer sides or raise --time-limit; a second run finds code that torch has kept compiled.",
+        message_example="the time limit of 60 s came before one round of all sides",
     ),
     CodeEntry(
         "BEN922",
@@ -98,6 +107,7 @@ _RUNS = (
         "rounds are missing",
         "The next round would have ended after the time limit. What was measured stands.",
         "Run the same command with --resume.",
+        message_example="the time limit of 60 s came first: 3 of 5 rounds are missing",
     ),
     CodeEntry(
         "BEN923",
@@ -105,6 +115,7 @@ _RUNS = (
         "a side runs out of device memory",
         "It is recorded as not fitting, and the others were measured without it.",
         "Give fewer --layers, a smaller --batch or --seq to measure it.",
+        message_example="side eager runs out of device memory",
     ),
     CodeEntry(
         "BEN924",
@@ -112,6 +123,7 @@ _RUNS = (
         "a policy cannot run here",
         "The policy was refused or failed on this model; the others were measured without it.",
         "See the finding; `offload explain` shows the same policy alone.",
+        message_example="side mine cannot run here: POL180 rule heavy matches nothing",
     ),
     CodeEntry(
         "BEN925",
@@ -119,6 +131,10 @@ _RUNS = (
         "a peer cannot run here",
         "The peer was refused or failed on this model or with this torch; the others were measured without it.",
         "Leave it out, or see the finding for what it lacks.",
+        message_example=(
+            "side activation-budget:0.6 cannot run here: BEN931 torch 2.11.0 has no setting "
+            "activation_memory_budget"
+        ),
     ),
     CodeEntry(
         "BEN926",
@@ -126,6 +142,7 @@ _RUNS = (
         "no side runs",
         "The model alone, or every side of it, runs out of device memory or is refused.",
         "Give fewer --layers, a smaller --batch or --seq.",
+        message_example="no side runs here",
     ),
     CodeEntry(
         "BEN927",
@@ -133,6 +150,7 @@ _RUNS = (
         "there is no picture to draw",
         "A picture shows memory against time, and nothing was timed: that takes an accelerator.",
         "Run it on an accelerator, or leave out --plot.",
+        message_example="frontier.png was not drawn: nothing was timed",
     ),
     CodeEntry(
         "BEN931",
@@ -140,6 +158,7 @@ _RUNS = (
         "a peer that is not to be had",
         "This torch has no such setting, or the model has no repeated layers to checkpoint.",
         "Leave the peer out.",
+        message_example="torch 2.11.0 has no setting activation_memory_budget",
     ),
 )
 
@@ -151,6 +170,7 @@ _COMPARISONS = (
         "Its step time over the baseline's, or its peak, grew by more than the noise of the two measurements, or it no "
         "longer fits or runs.",
         "Look at what changed; measure again with more --rounds if the change is close to the noise.",
+        message_example="side balanced is worse: 1.052 of the baseline's time, 1.009 before",
     ),
     CodeEntry(
         "BEN942",
@@ -158,6 +178,7 @@ _COMPARISONS = (
         "the results were measured differently",
         "Machine, software, seed or a policy is not the same in both, and may be why they differ.",
         "Measure both on one machine to see what one change does.",
+        message_example="measured under different conditions: torch 2.11.0 and 2.13.0",
     ),
 )
 

@@ -25,8 +25,20 @@ _THE_CARD = (
         "A number of ours says how many measurements stand behind it and how far they lie apart, and both are derived "
         "from the result file like the number itself.",
         "Point to them in the result file.",
-        "num_samples: 4\nevidence: {file: docs/evidence/a.json, value: /ratio}",
-        "num_samples: 4\nevidence: {file: docs/evidence/a.json, value: /ratio, num_samples: {count: /ratio_by_round}}",
+        bad_example=(
+            "text: The step takes 1.009 of the time.\n"
+            "value: 1.009\n"
+            "unit: ratio\n"
+            "num_samples: 4\n"
+            "evidence: {file: docs/evidence/a.json, value: /ratio}"
+        ),
+        good_example=(
+            "text: The step takes 1.009 of the time.\n"
+            "value: 1.009\n"
+            "unit: ratio\n"
+            "num_samples: 4\n"
+            "evidence: {file: docs/evidence/a.json, value: /ratio, num_samples: {count: /ratio_by_round}}"
+        ),
     ),
     CodeEntry(
         "CRD103",
@@ -34,8 +46,22 @@ _THE_CARD = (
         "a measured claim that does not state its number",
         "The number is derived from a result file; it only holds up the claim where the claim's text says it.",
         "Write the number into the text, with the digits that value has.",
-        "text: The step is hardly slower.\nvalue: 1.009",
-        "text: The step takes 1.009 of the time.\nvalue: 1.009",
+        bad_example=(
+            "text: The step is hardly slower.\n"
+            "status: measured\n"
+            "value: 1.009\n"
+            "unit: ratio\n"
+            "num_samples: 1\n"
+            "evidence: {file: docs/evidence/a.json, value: /ratio}"
+        ),
+        good_example=(
+            "text: The step takes 1.009 of the time.\n"
+            "status: measured\n"
+            "value: 1.009\n"
+            "unit: ratio\n"
+            "num_samples: 1\n"
+            "evidence: {file: docs/evidence/a.json, value: /ratio}"
+        ),
     ),
     CodeEntry(
         "CRD104",
@@ -43,8 +69,22 @@ _THE_CARD = (
         "there is no such diagnostic code",
         "A failure mode names the code under which the command line reports it.",
         "`offload codes` lists the codes; leave the key out for a failure without one.",
-        "code: RUN999",
-        "code: RUN503",
+        bad_example=(
+            "error: transfer ... is not known in this process\n"
+            "cause: The graph was compiled elsewhere.\n"
+            "confirm: Look for a second process.\n"
+            "fix: Compile it again.\n"
+            "code: RUN999\n"
+            "source: The message of the runtime."
+        ),
+        good_example=(
+            "error: transfer ... is not known in this process\n"
+            "cause: The graph was compiled elsewhere.\n"
+            "confirm: Look for a second process.\n"
+            "fix: Compile it again.\n"
+            "code: RUN501\n"
+            "source: The message of the runtime."
+        ),
     ),
     CodeEntry(
         "CRD105",
@@ -52,6 +92,7 @@ _THE_CARD = (
         "a card under another name than its folder",
         "A skill is found by its folder and named by its card, so that the two have to agree.",
         "Write the folder's name, or rename the folder.",
+        message_example="the card is called tune-offload, and its folder tune-activation-offload",
     ),
 )
 _EVIDENCE = (
@@ -61,7 +102,7 @@ _EVIDENCE = (
         "no such result file",
         "A number of ours follows from a result file in docs/evidence; this one is not there, or no JSON.",
         "Correct the name, or measure again and store the result.",
-        "evidence: {file: docs/evidence/no-such-run.json, value: /ratio}",
+        message_example="there is no file docs/evidence/no-such-run.json",
     ),
     CodeEntry(
         "CRD202",
@@ -69,8 +110,7 @@ _EVIDENCE = (
         "the result file does not give the number",
         "The pointer leads nowhere in the result file, or to something that is no number.",
         "Correct the pointer.",
-        "evidence: {file: docs/evidence/run.json, value: /ratios}",
-        "evidence: {file: docs/evidence/run.json, value: /ratio}",
+        message_example="value: docs/evidence/run.json: /ratios leads nowhere, there is no 'ratios'",
     ),
     CodeEntry(
         "CRD203",
@@ -78,6 +118,7 @@ _EVIDENCE = (
         "a stale number",
         "The result file gives another number than the card states, at the digits that the card gives.",
         "Write the number of the file, or find out why the file changed.",
+        message_example="value is 1.009 here, and 1.0131 by docs/evidence/run.json",
     ),
 )
 _CODE = (
@@ -87,8 +128,7 @@ _CODE = (
         "a symbol that is gone",
         "The code that makes a claim true is not where the card says: it was renamed, moved or removed.",
         "Name what does it now, or take the claim back.",
-        "symbol: offload_runtime/units.py::parse_sizes",
-        "symbol: offload_runtime/units.py::parse_size",
+        message_example="offload_runtime/units.py has no parse_sizes",
     ),
     CodeEntry(
         "CRD302",
@@ -96,6 +136,7 @@ _CODE = (
         "a test that is gone",
         "The test that holds a claim or provokes an error is not where the card says.",
         "Name the test that does it now, or write one.",
+        message_example="tests/test_units.py has no test_sizes",
     ),
     CodeEntry(
         "CRD303",
@@ -104,6 +145,7 @@ _CODE = (
         "Who searches for the text that a program printed has to find it on the card, so the card gives it exactly; "
         "... stands for each part that varies.",
         "Write the message as the program prints it now.",
+        message_example="no message of the package contains 'too little pinned memory'",
     ),
     CodeEntry(
         "CRD304",
@@ -111,6 +153,7 @@ _CODE = (
         "a test of something else",
         "The test that a failure mode names has to be about its error: it names the code, or a part of the text.",
         "Name the test that provokes the error.",
+        message_example="the test names neither RUN503 nor the error's text",
     ),
     CodeEntry(
         "CRD305",
@@ -118,7 +161,7 @@ _CODE = (
         "a named test fails",
         "A claim or a failure mode rests on this test, and it does not pass.",
         "Run the test and see; until it passes, the card says something that is not so.",
-        "offload skills check --run-tests",
+        message_example="tests/test_units.py::test_a_size_has_a_unit did not run: pytest finds no such case",
     ),
 )
 _TEXT = (
@@ -128,6 +171,7 @@ _TEXT = (
         "SKILL.md breaks a rule of Agent Skills",
         "Agents find a skill by name and description in the frontmatter of its SKILL.md, and read its text whole.",
         "Do what the finding says.",
+        message_example="the description has 1300 characters",
     ),
     CodeEntry(
         "CRD402",
@@ -135,6 +179,7 @@ _TEXT = (
         "a link that leads nowhere",
         "SKILL.md and its references link to files of the same skill.",
         "Correct the link; it is relative to the file that it stands in.",
+        message_example="there is no references/knobs.md",
     ),
     CodeEntry(
         "CRD403",
@@ -142,8 +187,7 @@ _TEXT = (
         "a command that does not exist",
         "A card or text names a command or an option that the command line does not have.",
         "Write the command as `offload COMMAND --help` shows it.",
-        "offload plan fit --modell MODEL",
-        "offload plan fit --model MODEL",
+        message_example="there is no option --modell; did you mean --model?",
     ),
     CodeEntry(
         "CRD404",
@@ -152,6 +196,7 @@ _TEXT = (
         "The table between the marks in a SKILL.md is written from the conditions of the cards beside it, so that what "
         "an agent reads is what is evaluated.",
         "Run `offload docs build`; change a condition on its card, never in the table.",
+        message_example="the decision table is not what the cards say",
     ),
 )
 _EVALS = (
@@ -162,6 +207,7 @@ _EVALS = (
         "A skill has at least three prompts that should trigger it and three near misses, under names of their own; a "
         "prompt that names the skill says nothing about its description.",
         "Do what the finding says.",
+        message_example="2 prompts that should trigger the skill, fewer than 3",
     ),
     CodeEntry(
         "CRD502",
@@ -169,6 +215,7 @@ _EVALS = (
         "the right answer fails",
         "The stored right answer has to pass every assertion; here the assertions ask for something else.",
         "Correct the answer, or the assertion.",
+        message_example="the right answer of out-of-memory fails: the policy is not valid",
     ),
     CodeEntry(
         "CRD503",
@@ -176,6 +223,7 @@ _EVALS = (
         "the wrong answer passes",
         "Assertions that a wrong answer passes tell nothing about an answer.",
         "Add the assertion that tells the two stored answers apart.",
+        message_example="the wrong answer of out-of-memory passes every assertion",
     ),
     CodeEntry(
         "CRD504",
@@ -183,8 +231,7 @@ _EVALS = (
         "an eval that was not graded",
         "What the wrong answer should fail trains a model, which is done on request only.",
         "Grade it with --run-tests.",
-        "offload skills check",
-        "offload skills check --run-tests",
+        message_example="whether the wrong answer of fit-8b fails hangs on 1 assertion that was not graded",
     ),
 )
 _USE = (
@@ -203,8 +250,16 @@ _USE = (
         "a file that is in the way",
         "Where a skill is to be installed stands a file of the same name with other contents: perhaps somebody's work.",
         "Look at it; --force replaces it.",
-        "offload skills install --to .agents/skills",
-        "offload skills install --to .agents/skills --force",
+        bad_example=(
+            "# skills/tune-activation-offload/SKILL.md\n"
+            "somebody's own text\n"
+            "offload skills install tune-activation-offload --to skills"
+        ),
+        good_example=(
+            "# skills/tune-activation-offload/SKILL.md\n"
+            "somebody's own text\n"
+            "offload skills install tune-activation-offload --to skills --force"
+        ),
     ),
     CodeEntry(
         "CRD603",
@@ -212,8 +267,7 @@ _USE = (
         "there is no checkout to run tests in",
         "The tests that cards name are those of the project's repository, and this package is installed without it.",
         "Run the command in a checkout, with the package installed from there.",
-        "offload skills check --run-tests",
-        "offload skills check",
+        message_example="there is no checkout to run tests in",
     ),
     CodeEntry(
         "CRD604",
@@ -221,6 +275,7 @@ _USE = (
         "a skill cannot be written",
         "The folder that was named, or one above it, is a file or may not be written to.",
         "Name a folder that may be written to.",
+        message_example=".agents/skills cannot be written: Not a directory",
     ),
 )
 

@@ -12,8 +12,7 @@ CODES = (
         "The documentation is built from the repository: its policies, skills and result files. An installed package "
         "has no docs folder to build.",
         "Run the command in a checkout, or name one with --root.",
-        "offload docs build --root site-packages",
-        "offload docs build --root offload-runtime",
+        message_example="no checkout of the repository here",
     ),
     CodeEntry(
         "DOC101",
@@ -22,8 +21,7 @@ CODES = (
         "The page is not what its sources say now: a schema, the code table, a command, a policy, a card, a fact, a "
         "profile or a result file has changed. The finding shows the first lines that differ.",
         "Run `offload docs build`, look at what changed, and commit it.",
-        "offload docs build --check",
-        "offload docs build",
+        message_example="docs/reference/codes.md is stale",
     ),
     CodeEntry(
         "DOC102",
@@ -31,6 +29,7 @@ CODES = (
         "a page is missing",
         "The page would be generated and is not there.",
         "Run `offload docs build`.",
+        message_example="docs/reference/codes.md is missing",
     ),
     CodeEntry(
         "DOC103",
@@ -39,6 +38,7 @@ CODES = (
         "Everything in docs/reference is generated. This file was left by something that no longer exists, or was put "
         "there by hand.",
         "Run `offload docs build`, which removes it; a page written by hand belongs into docs.",
+        message_example="docs/reference/old-page.md is not generated",
     ),
     CodeEntry(
         "DOC104",
@@ -47,8 +47,7 @@ CODES = (
         "A page points at a file or a heading of this repository that does not exist. Links to other sites are not "
         "looked at.",
         "Correct the link, or the heading it means.",
-        "See [tuning](tunning.md#which-knob).",
-        "See [tuning](tuning.md#which-knob).",
+        message_example="tunning.md leads nowhere: there is no such file",
     ),
     CodeEntry(
         "DOC105",
@@ -57,7 +56,6 @@ CODES = (
         "A policy or the hardware profile has changed since docs/evidence/policy-effects.json was made, or a picture "
         "is not the one that was drawn then.",
         "Run `offload docs build --refresh`, which simulates the shipped policies again; it takes minutes.",
-        "offload docs build",
-        "offload docs build --refresh",
+        message_example="policy balanced has changed since it was simulated",
     ),
 )

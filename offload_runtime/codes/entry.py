@@ -11,8 +11,14 @@ from offload_runtime.errors import Severity
 class CodeEntry:
     """One diagnostic code: what it means, and how it is cured.
 
-    ``bad_example`` provokes it and ``good_example`` is the same without the fault, both in the form that the
-    fault occurs in (YAML, a command, Python); None where an example would say nothing.
+    ``bad_example`` provokes it and ``good_example`` is the same without the fault. Each is files and a command that
+    reads them, a command alone, or the few lines of YAML or Python that matter::
+
+        # policy.yaml
+        gradients: {offload: true}
+        offload validate policy.yaml --for graph
+
+    ``message_example`` is a message as it is printed, for a code that no file and no command causes by itself.
     """
 
     code: str
@@ -22,3 +28,4 @@ class CodeEntry:
     cure: str
     bad_example: str | None = None
     good_example: str | None = None
+    message_example: str | None = None

@@ -12,8 +12,22 @@ CODES = (
         "What is accepted is done: an export refuses each clause that the other system has no means for, with its "
         "line, and writes nothing.",
         "Do what the finding says, or choose another target.",
-        "schedule: {prefetch: 2}              # offload export POLICY --to megatron-bridge",
-        "schedule: {prefetch: 2}              # offload export POLICY --to torchtitan",
+        bad_example=(
+            "# parameters.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            'parameters: {offload: true, layers: ":8"}\n'
+            "offload export parameters.yaml --to deepspeed"
+        ),
+        good_example=(
+            "# parameters.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "parameters: {offload: true}\n"
+            "offload export parameters.yaml --to deepspeed"
+        ),
     ),
     CodeEntry(
         "EXP902",
@@ -22,8 +36,24 @@ CODES = (
         "The target would refuse these settings, or fail, given what is known of the run; where it has a text of its "
         "own for that, the finding quotes it.",
         "Change the policy, or the run, as the finding says; correct --fact where it is wrong.",
-        "offload export POLICY --to megatron-bridge --fact pipeline_parallel=2   # a policy that offloads layers",
-        "offload export POLICY --to megatron-bridge --fact pipeline_parallel=1",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --setting "
+            "zero_optimization.offload_optimizer.device=nvme"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --setting "
+            "zero_optimization.offload_optimizer.device=cpu"
+        ),
     ),
     CodeEntry(
         "EXP903",
@@ -31,8 +61,24 @@ CODES = (
         "a setting out of its range",
         "The value that the policy (or --setting) gives is one that the target does not take.",
         "Choose a value in the range that the finding names.",
-        "offload export POLICY --to megatron-bridge --setting optimizer.optimizer_offload_fraction=1.5",
-        "offload export POLICY --to megatron-bridge --setting optimizer.optimizer_offload_fraction=0.5",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --setting "
+            "optimizer.optimizer_offload_fraction=1.5"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --setting "
+            "optimizer.optimizer_offload_fraction=0.5"
+        ),
     ),
     CodeEntry(
         "EXP904",
@@ -40,8 +86,24 @@ CODES = (
         "what the policy requires does not hold",
         "The section requires names facts, and those that were given with --fact do not satisfy it.",
         "Correct --fact, or use the policy where it holds.",
-        "requires: {fact: num_gpus, ge: 8}    # --fact num_gpus=1",
-        "requires: {fact: num_gpus, ge: 8}    # --fact num_gpus=8",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "requires: {fact: num_gpus, ge: 8}\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact num_gpus=1"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "requires: {fact: num_gpus, ge: 8}\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact num_gpus=8"
+        ),
     ),
     CodeEntry(
         "EXP905",
@@ -49,8 +111,29 @@ CODES = (
         "a setting needs something that is not known",
         "The policy counts layers from the end, or means all of them, and the target wants their number.",
         "Give what the finding names with --fact.",
-        "offload export POLICY --to megatron-bridge               # layers ':-1'",
-        "offload export POLICY --to megatron-bridge --fact num_layers=32",
+        bad_example=(
+            "# layers.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "activations:\n"
+            "  default: save\n"
+            "  rules:\n"
+            '    - {name: early, match: {layers: ":50%"}, action: offload}\n'
+            "offload export layers.yaml --to megatron-bridge --fact pipeline_parallel=1"
+        ),
+        good_example=(
+            "# layers.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "activations:\n"
+            "  default: save\n"
+            "  rules:\n"
+            '    - {name: early, match: {layers: ":50%"}, action: offload}\n'
+            "offload export layers.yaml --to megatron-bridge --fact pipeline_parallel=1 --fact "
+            "num_layers=32"
+        ),
     ),
     CodeEntry(
         "EXP906",
@@ -58,6 +141,7 @@ CODES = (
         "a Python callable cannot be exported",
         "What a callable decides is in its code; there is nothing to write down for another system.",
         "Write the policy as YAML.",
+        message_example="a Python callable cannot be written down",
     ),
     CodeEntry(
         "EXP910",
@@ -65,6 +149,22 @@ CODES = (
         "honoured approximately, or worth knowing",
         "The target does nearly what the clause says; the note names the difference.",
         "Nothing has to be done.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed"
+        ),
+        good_example=(
+            "# parameters.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "parameters: {offload: true}\n"
+            "offload export parameters.yaml --to deepspeed"
+        ),
     ),
     CodeEntry(
         "EXP911",
@@ -72,6 +172,24 @@ CODES = (
         "it hangs on something that is not known",
         "A constraint of the target, or the policy's own requires, compares a fact that was not given.",
         "Give it with --fact NAME=VALUE, and it is checked.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "requires: {fact: num_gpus, ge: 8}\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "requires: {fact: num_gpus, ge: 8}\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --fact num_gpus=8"
+        ),
     ),
     CodeEntry(
         "EXP912",
@@ -79,6 +197,23 @@ CODES = (
         "a setting was given by hand",
         "--setting replaces what the policy would have given.",
         "Nothing has to be done.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --setting "
+            "zero_optimization.offload_optimizer.ratio=0.7"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed"
+        ),
     ),
     CodeEntry(
         "EXP913",
@@ -86,6 +221,7 @@ CODES = (
         "the version that an export is about",
         "Keys, ranges and constraints of a target change with its releases; what is known of it is about one version.",
         "With another version, run the target's own configuration check on the export.",
+        message_example="deepspeed: what is known is about DeepSpeed 0.19.8, compared with it on 2026-11-29",
     ),
     CodeEntry(
         "EXP920",
@@ -93,7 +229,22 @@ CODES = (
         "not a setting of the target",
         "--setting takes KEY=VALUE, and KEY is one that is known of the target.",
         "Correct the key; the finding lists them.",
-        "offload export POLICY --to deepspeed --setting offload_optimizer.device=nvme",
-        "offload export POLICY --to deepspeed --setting zero_optimization.offload_optimizer.device=nvme",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --setting offload_optimizer.device=cpu"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --setting "
+            "zero_optimization.offload_optimizer.device=cpu"
+        ),
     ),
 )

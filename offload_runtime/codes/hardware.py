@@ -39,6 +39,10 @@ CODES = (
         "a share of nothing",
         "A reachable share is a part of a rate, and the profile does not give that rate.",
         "Give the rate, or leave the share out.",
-        "device: {hbm_reachable_share: {value: 0.9, source: measured}}",
+        bad_example="hbm_reachable_share: {value: 0.9, source: measured}",
+        good_example=(
+            "hbm_rate: {value: 4.8, unit: TB/s, source: datasheet}\n"
+            "hbm_reachable_share: {value: 0.9, source: measured}"
+        ),
     ),
 )

@@ -11,8 +11,8 @@ _MODELS = (
         "no such model",
         "A model is builtin:NAME, hf:PATH of a local config.json, or package.module:function.",
         "`offload list models` lists the built-in ones.",
-        "--model builtin:lama-tiny",
-        "--model builtin:llama-tiny",
+        bad_example="offload explain balanced --model builtin:lama-tiny",
+        good_example="offload explain balanced --model builtin:llama-tiny",
     ),
     CodeEntry(
         "MOD702",
@@ -21,6 +21,8 @@ _MODELS = (
         "--batch, --seq, --layers and --dtype shape built-in and hf: models, each within what the model "
         "allows.",
         "Leave the option out, or shape the model in its function.",
+        bad_example="offload explain balanced --model my_model:build --layers 2",
+        good_example="offload explain balanced --model builtin:llama-tiny --layers 2",
     ),
     CodeEntry(
         "MOD703",
@@ -28,6 +30,7 @@ _MODELS = (
         "the model does not fit this host",
         "Its parameters and gradients need more memory than this host has free.",
         "Give fewer --layers, or run it on an accelerator.",
+        message_example="builtin:llama3-8b needs 30 GiB, and this host has 12 GiB free",
     ),
     CodeEntry(
         "MOD704",
@@ -35,7 +38,12 @@ _MODELS = (
         "the model's configuration cannot be read",
         "hf: takes the path of a local config.json or of its folder; nothing is downloaded.",
         "Correct the path, or the file.",
-        "--model hf:no/such/folder",
+        bad_example="offload explain sac-default --model hf:no/such/folder",
+        good_example=(
+            "# config.json\n"
+            '{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 128}\n'
+            "offload explain sac-default --model hf:config.json"
+        ),
     ),
     CodeEntry(
         "MOD705",
@@ -43,6 +51,7 @@ _MODELS = (
         "an extra is not installed",
         "hf: models need transformers or diffusers.",
         "pip install 'offload-runtime[hf]'",
+        message_example="hf:config.json needs the package transformers, and transformers is not installed",
     ),
     CodeEntry(
         "MOD706",
@@ -50,6 +59,9 @@ _MODELS = (
         "a kind of model that is not supported",
         "The configuration is of a model that cannot be built here.",
         "Write a function that builds it, and name it package.module:function.",
+        message_example=(
+            "hf:config.json is not supported: its model_type whisper is neither a decoder nor a U-Net"
+        ),
     ),
     CodeEntry(
         "MOD707",
@@ -66,6 +78,22 @@ _MODELS = (
         "the model's function cannot be found",
         "package.module:function names a module that can be imported here and a function in it.",
         "Correct the name; the current folder is searched too.",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:biuld"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD712",
@@ -73,6 +101,22 @@ _MODELS = (
         "the model's function takes arguments",
         "It is called without any.",
         "Give its parameters defaults.",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build(width):\n"
+            "    return torch.nn.Linear(width, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build(width=8):\n"
+            "    return torch.nn.Linear(width, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD713",
@@ -80,8 +124,22 @@ _MODELS = (
         "the model's function returned something else",
         "It returns (module, example_args) or (module, example_args, loss_fn).",
         "Return one of the two.",
-        "def build():\n    return Model()",
-        "def build():\n    return Model(), (torch.randn(2, 8),)",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD714",
@@ -89,6 +147,22 @@ _MODELS = (
         "the model has nothing to train",
         "No parameter requires a gradient, so nothing is saved for backward.",
         "Leave requires_grad on for what is to be trained.",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8).requires_grad_(False), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD715",
@@ -96,6 +170,22 @@ _MODELS = (
         "the model's function raised",
         "Importing its module, or calling it, raised an exception of its own.",
         "Make the call work by itself first; the finding shows it.",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            '    return torch.load("no-such-file.pt"), (torch.randn(2, 8),)\n'
+            "offload explain sac-default --model my_model:build"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD721",
@@ -103,6 +193,7 @@ _MODELS = (
         "there is nothing to take a loss of",
         "The output of the model holds no floating-point tensor.",
         "Return a loss_fn as the third value of the function.",
+        message_example="the output of my_model:build holds no floating-point tensor to take a loss of: dict",
     ),
 )
 
@@ -113,6 +204,7 @@ _RUNS = (
         "no graph was captured",
         "All of the model runs outside torch.compile.",
         "Look for what breaks the graph with TORCH_LOGS=graph_breaks.",
+        message_example="no graph of my_model:build could be captured: all of it runs outside torch.compile",
     ),
     CodeEntry(
         "MOD732",
@@ -120,6 +212,7 @@ _RUNS = (
         "the model cannot be traced",
         "torch.compile cannot trace it.",
         "Make torch.compile(module)(*example_args) work first.",
+        message_example="my_model:build cannot be traced by torch.compile: Unsupported: Data-dependent branching",
     ),
     CodeEntry(
         "MOD733",
@@ -127,6 +220,22 @@ _RUNS = (
         "training failed",
         "The model, its loss or its backward raised an exception.",
         "Make loss_fn(module(*example_args)).backward() work first.",
+        bad_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    raise SystemExit(3)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
+        good_example=(
+            "# my_model.py\n"
+            "import torch\n"
+            "\n"
+            "def build():\n"
+            "    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)\n"
+            "offload explain sac-default --model my_model:build"
+        ),
     ),
     CodeEntry(
         "MOD734",
@@ -134,6 +243,7 @@ _RUNS = (
         "out of device memory with the policy",
         "The policy does not free enough for this model, batch and device.",
         "Offload or recompute more, or give fewer --layers, a smaller --batch or --seq.",
+        message_example="builtin:llama3-8b runs out of device memory with policy balanced, as it does without",
     ),
     CodeEntry(
         "MOD735",
@@ -143,8 +253,7 @@ _RUNS = (
         "something else than "
         "torch's generator.",
         "Draw all that is random from torch's generator, which is seeded before the function is called.",
-        "def build():\n    return Model(), (torch.tensor(np.random.rand(2, 8)),)",
-        "def build():\n    return Model(), (torch.rand(2, 8),)",
+        message_example="my_model:build starts from other weights or data each time it is built",
     ),
     CodeEntry(
         "MOD736",
@@ -154,6 +263,10 @@ _RUNS = (
         "compiled graphs that computes with values cannot run on them; nor do they show where the parts of a "
         "broken graph stand in the model. One real step was run instead, on the device.",
         "Let the module be one graph: TORCH_LOGS=graph_breaks shows what breaks it.",
+        message_example=(
+            "explained my_model:build by a real training step: where the parts of a broken graph stand "
+            "in the model shows only when they run"
+        ),
     ),
     CodeEntry(
         "MOD737",
@@ -162,6 +275,7 @@ _RUNS = (
         "`offload apply` shows what was predicted beside what was measured. The prediction traces the model with fake "
         "tensors and plans it; the finding says why that did not work here.",
         "Make `offload plan` work with the same arguments.",
+        message_example="the step is not predicted: there is no hardware profile of this device",
     ),
     CodeEntry(
         "MOD741",
@@ -169,6 +283,7 @@ _RUNS = (
         "compared without deterministic kernels",
         "An operator has no deterministic kernel, so a difference may be its own.",
         "Replace the operator to be sure.",
+        message_example="the numbers were compared without deterministic kernels: aten::_scatter has none",
     ),
     CodeEntry(
         "MOD742",
@@ -176,6 +291,9 @@ _RUNS = (
         "the numbers could not be compared",
         "The run whose offloads are saves does not fit the device.",
         "Compare at fewer --layers, a smaller --batch or --seq.",
+        message_example=(
+            "the numbers could not be compared: the run whose offloads are saves does not fit the device"
+        ),
     ),
     CodeEntry(
         "MOD743",
@@ -183,6 +301,10 @@ _RUNS = (
         "the loss is not finite",
         "Where the loss is infinite or not a number, so are the gradients: that they are equal proves little.",
         "Choose a model, data and a --dtype whose loss stays finite, or fewer --steps.",
+        message_example=(
+            "the loss is not finite from step 7 on, with every offload a save: equal numbers prove "
+            "little there"
+        ),
     ),
     CodeEntry(
         "MOD751",
@@ -192,6 +314,7 @@ _RUNS = (
         "save; "
         "offloading must never do that.",
         "Run again, and report it with the model and the policy if it stays.",
+        message_example="the policy changed the numbers, first in the loss of step 2",
     ),
     CodeEntry(
         "MOD752",
@@ -199,6 +322,7 @@ _RUNS = (
         "planned and moved bytes differ",
         "Some compiled graph did not run, or ran more than once, in the last step.",
         "Look at the graphs with `offload explain`.",
+        message_example="4 MiB were planned and 2 MiB moved",
     ),
     CodeEntry(
         "MOD753",
@@ -206,7 +330,7 @@ _RUNS = (
         "expect.moved was missed",
         "The bytes moved per step are outside the policy's expectation.",
         "Raise limits.budget or widen the rules that offload, or correct the expectation.",
-        "expect: {moved: {min: 1TiB}}",
+        message_example="expect.moved asks for at least 1 TiB, and 4 MiB moved a step",
     ),
     CodeEntry(
         "MOD754",
@@ -214,6 +338,7 @@ _RUNS = (
         "the policy offloads, and nothing was offloaded",
         "Each tensor that a clause would offload fell back to a save.",
         "`offload explain` says what became of each tensor, and why.",
+        message_example="policy mine offloads, and nothing was offloaded",
     ),
 )
 

@@ -2,162 +2,8 @@
 
 from __future__ import annotations
 
+from offload_runtime.codes import policy_shape
 from offload_runtime.codes.entry import CodeEntry
-
-_SHAPE = (
-    CodeEntry(
-        "POL100",
-        "error",
-        "an unknown key",
-        "The key does not exist here; a policy that is accepted means every word of it.",
-        "Correct the key; the finding names the closest one, or all that can stand here.",
-        "limts: {budget: 5GB}",
-        "limits: {budget: 5GB}",
-    ),
-    CodeEntry(
-        "POL101",
-        "error",
-        "a key is missing",
-        "This mapping means nothing without the key.",
-        "Add the key.",
-        "rules:\n  - {name: heavy, match: {op: matmul}}",
-        "rules:\n  - {name: heavy, match: {op: matmul}, action: offload}",
-    ),
-    CodeEntry(
-        "POL102",
-        "error",
-        "a value of the wrong kind",
-        "A text stands where a list is expected, or the like.",
-        "Write what the finding says.",
-        "extends: sac-default",
-        "extends: [sac-default]",
-    ),
-    CodeEntry(
-        "POL103",
-        "error",
-        "a word that is not one of the choices",
-        "This key takes one of a few words.",
-        "Choose one; the finding lists them.",
-        "action: ofload",
-        "action: offload",
-    ),
-    CodeEntry(
-        "POL104",
-        "error",
-        "not a size",
-        "A size is a number and a unit: GiB is 2**30 bytes, GB is 10**9. A bare number is refused, "
-        "because nobody "
-        "can tell later which was meant. 0B is none; without limit is the word unlimited.",
-        "Add the unit.",
-        "budget: 5",
-        "budget: 5GiB",
-    ),
-    CodeEntry(
-        "POL105",
-        "error",
-        "not a percentage",
-        "A share is written with %.",
-        "Write the number and %.",
-        "step_overhead: 0.05",
-        "step_overhead: 5%",
-    ),
-    CodeEntry(
-        "POL106",
-        "error",
-        "not a range of layers",
-        "Layers are one id, a Python slice over ids (quoted; percentages are of the number of layers, "
-        "rounded down), "
-        "or outside. A slice that can select no layer is refused too.",
-        "Correct the slice.",
-        'layers: "5:3"',
-        'layers: "3:5"',
-    ),
-    CodeEntry(
-        "POL107",
-        "error",
-        "not a module pattern",
-        "A pattern is anchored at both ends: * is one segment or a part of one, ** any number of "
-        "segments. It is no "
-        "regular expression.",
-        "Write segments with dots between them.",
-        'module: "layers/*/attention"',
-        'module: "layers.*.attention"',
-    ),
-    CodeEntry(
-        "POL108",
-        "error",
-        "a text in the wrong form",
-        "Names are letters, digits and - _ . inside, at most 64 characters.",
-        "Correct the text.",
-        "name: my policy",
-        "name: my-policy",
-    ),
-    CodeEntry(
-        "POL109",
-        "error",
-        "a number out of range",
-        "The number is smaller or larger than this key allows.",
-        "Choose a number in the range that the finding names.",
-        "defer: -1",
-        "defer: 1",
-    ),
-    CodeEntry(
-        "POL110",
-        "error",
-        "nothing, or too much",
-        "An empty list, mapping or text says nothing where something is expected; a bound on length "
-        "holds too.",
-        "Give a member, or leave the key out.",
-        "match: {}",
-        "match: {op: matmul}",
-    ),
-    CodeEntry(
-        "POL111",
-        "error",
-        "another kind of document",
-        "apiVersion and kind say which format the file is in.",
-        "Write apiVersion: offload/v1, and kind: Policy or PolicyTest.",
-        "kind: Polcy",
-        "kind: Policy",
-    ),
-    CodeEntry(
-        "POL112",
-        "error",
-        "not a condition",
-        "A condition is {all: [...]}, {any: [...]}, {not: ...}, or one fact with one operator.",
-        "Write one of these.",
-        "requires: {fact: pipeline_parallel}",
-        "requires: {fact: pipeline_parallel, le: 1}",
-    ),
-    CodeEntry(
-        "POL113",
-        "error",
-        "a member stands in the list twice",
-        "Each member of this list can stand in it once.",
-        "Remove one of the two.",
-        "extends: [sac-default, sac-default]",
-        "extends: [sac-default]",
-    ),
-    CodeEntry(
-        "POL114",
-        "error",
-        "a fact that does not exist",
-        "A condition names facts of one table, so that a misspelt one cannot pass as a fact that nobody knows.",
-        "`offload list facts` lists them; the finding names the closest one.",
-        "requires: {fact: pipeline_paralel, le: 1}",
-        "requires: {fact: pipeline_parallel, le: 1}",
-    ),
-    CodeEntry(
-        "POL115",
-        "error",
-        "a value that the fact never has",
-        "The fact is a count, a size, a share, a word of a list, or yes or no: compared with something else, the "
-        "condition could never hold, or never fail.",
-        "Write a value of the fact's kind; `offload list facts` shows an example of each.",
-        "requires: {fact: gpu_total_bytes, ge: large}",
-        "requires: {fact: gpu_total_bytes, ge: 80GB}",
-    ),
-)
 
 _MEANING = (
     CodeEntry(
@@ -276,8 +122,14 @@ _MEANING = (
         "A policy says something about activations, optimizer_state, gradients or parameters, itself or "
         "by a base.",
         "Add one of these sections.",
-        "limits: {budget: 5GB}",
-        "limits: {budget: 5GB}\nactivations: {default: offload}",
+        bad_example=("apiVersion: offload/v1\nkind: Policy\nname: mine\nlimits: {budget: 5GB}"),
+        good_example=(
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "limits: {budget: 5GB}\n"
+            "activations: {default: offload}"
+        ),
     ),
     CodeEntry(
         "POL132",
@@ -316,8 +168,8 @@ _MEANING = (
         "value is "
         "checked like the file.",
         "Correct the path.",
-        "--set limits.budget",
-        "--set limits.budget=8GiB",
+        bad_example="offload validate balanced --set limits.budget",
+        good_example="offload validate balanced --set limits.budget=8GiB",
     ),
     CodeEntry(
         "POL160",
@@ -347,8 +199,7 @@ _MEANING = (
         "relative to their "
         "number (negative ids, percentages) cannot be resolved.",
         'Pass the whole model in options["model"], or name layers by number.',
-        'layers: ":75%"',
-        'layers: ":24"',
+        message_example="rule 'late' names layers relative to their number, unknown in the graph of the model",
     ),
     CodeEntry(
         "POL171",
@@ -356,8 +207,8 @@ _MEANING = (
         "a policy function gave no action",
         "A Python callable used as a policy returns save, recompute, offload, auto, or a Decision.",
         "Return one of these.",
-        "load_policy(lambda activation: True)",
-        'load_policy(lambda activation: "save")',
+        bad_example='torch.compile(model, backend="offload", options={"policy": lambda activation: True})',
+        good_example='torch.compile(model, backend="offload", options={"policy": lambda activation: "save"})',
     ),
 )
 
@@ -370,8 +221,22 @@ _AGAINST_A_MODEL = (
         "The finding "
         "lists what there was to match.",
         "Correct the rule, or write optional: true if it may match nothing.",
-        'match: {module: "**.atention.**"}',
-        'match: {module: "**.attention.**"}',
+        bad_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            '    - {name: up, match: {module: "**.upp"}, action: save}\n'
+            "offload explain policy.yaml --model my_model:build"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            '    - {name: up, match: {module: "**.up"}, action: save}\n'
+            "offload explain policy.yaml --model my_model:build"
+        ),
     ),
     CodeEntry(
         "POL181",
@@ -379,6 +244,22 @@ _AGAINST_A_MODEL = (
         "a rule matches too little or too much",
         "The number of matches is outside expect.matches; matches are counted before the first match wins.",
         "Correct the rule, or its expect.",
+        bad_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            "    - {name: products, match: {op: matmul}, action: save, expect: {matches: {max: 2}}}\n"
+            "offload explain policy.yaml --model my_model:build"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            "    - {name: products, match: {op: matmul}, action: save, expect: {matches: {min: 2}}}\n"
+            "offload explain policy.yaml --model my_model:build"
+        ),
     ),
     CodeEntry(
         "POL182",
@@ -386,6 +267,22 @@ _AGAINST_A_MODEL = (
         "a rule matches in too few or too many layers",
         "The number of distinct layers with a match is outside expect.layers.",
         "Correct the rule, or its expect.",
+        bad_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            "    - {name: products, match: {op: matmul}, action: save, expect: {layers: {max: 1}}}\n"
+            "offload explain policy.yaml --model my_model:build"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            "    - {name: products, match: {op: matmul}, action: save, expect: {layers: {min: 4}}}\n"
+            "offload explain policy.yaml --model my_model:build"
+        ),
     ),
     CodeEntry(
         "POL183",
@@ -393,6 +290,24 @@ _AGAINST_A_MODEL = (
         "a shadowed rule",
         "The rule matches, but earlier rules decide all that it matches.",
         "Move it up, or remove it.",
+        bad_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            "    - {name: products, match: {op: matmul}, action: save}\n"
+            '    - {name: up, match: {module: "**.up"}, action: offload}\n'
+            "offload explain policy.yaml --model my_model:build"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "activations:\n"
+            "  default: recompute\n"
+            "  rules:\n"
+            '    - {name: up, match: {module: "**.up"}, action: offload}\n'
+            "    - {name: products, match: {op: matmul}, action: save}\n"
+            "offload explain policy.yaml --model my_model:build"
+        ),
     ),
     CodeEntry(
         "POL190",
@@ -401,8 +316,11 @@ _AGAINST_A_MODEL = (
         "What is accepted is done: a front end or export target refuses the clauses it cannot honour, by "
         "name.",
         "Remove the clause, or choose another target.",
-        "gradients: {offload: true}           # offload validate --for graph",
+        bad_example=("# policy.yaml\ngradients: {offload: true}\noffload validate policy.yaml --for graph"),
+        good_example=(
+            "# policy.yaml\nactivations: {default: offload}\noffload validate policy.yaml --for graph"
+        ),
     ),
 )
 
-CODES = _SHAPE + _MEANING + _AGAINST_A_MODEL
+CODES = policy_shape.CODES + _MEANING + _AGAINST_A_MODEL

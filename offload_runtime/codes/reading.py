@@ -29,6 +29,7 @@ CODES = (
         "the file is not UTF-8",
         "Files are read as UTF-8, strictly, so that text means the same on every machine.",
         "Save the file as UTF-8.",
+        message_example="byte 0xe4 is not UTF-8",
     ),
     CodeEntry(
         "YAML004",
@@ -36,6 +37,7 @@ CODES = (
         "the file is too large",
         "A file of more than 1 MiB is refused before it is parsed.",
         "Check that it is the file you meant; a policy is a few KiB.",
+        message_example="is larger than 1 MiB",
     ),
     CodeEntry(
         "YAML005",
@@ -43,7 +45,8 @@ CODES = (
         "the document is nested too deeply",
         "More than 32 levels of nesting are refused.",
         "Flatten the document.",
-        "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
+        bad_example="summary: [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
+        good_example="summary: flat",
     ),
     CodeEntry(
         "YAML006",
@@ -51,6 +54,7 @@ CODES = (
         "the document holds too many values",
         "More than 20,000 keys and values are refused.",
         "Split the file.",
+        message_example="the document holds more than 20000 values",
     ),
     CodeEntry(
         "YAML007",
@@ -89,6 +93,8 @@ CODES = (
         "space can make "
         "a text look like another one, and readers disagree about some of them.",
         "Delete the character; the finding names its code point.",
+        bad_example="summary: no\u00a0break",
+        good_example="summary: no break",
     ),
     CodeEntry(
         "YAML020",
@@ -105,8 +111,8 @@ CODES = (
         "a key is not text",
         "A key that is a number, a boolean, a null or a collection is not text to every reader.",
         "Quote it, if text was meant.",
-        "on: {budget: 5GB}",
-        '"on": {budget: 5GB}',
+        bad_example="on: {budget: 5GB}",
+        good_example="limits: {budget: 5GB}",
     ),
     CodeEntry(
         "YAML022",
@@ -152,8 +158,10 @@ CODES = (
         "a directive",
         "A line that starts with % changes how the file is read.",
         "Remove the line.",
-        "%YAML 1.1\n---\nname: mine",
-        "name: mine",
+        bad_example=(
+            "%YAML 1.1\n---\napiVersion: offload/v1\nkind: Policy\nname: mine\nactivations: {default: auto}"
+        ),
+        good_example=("apiVersion: offload/v1\nkind: Policy\nname: mine\nactivations: {default: auto}"),
     ),
     CodeEntry(
         "YAML027",
@@ -237,7 +245,7 @@ CODES = (
         "an escape that readers disagree about",
         "\\/ in double quotes is an escape in YAML 1.2 and an error in YAML 1.1.",
         "Write / alone.",
-        'extends: ["..\\/base.yaml"]',
-        'extends: ["../base.yaml"]',
+        bad_example='summary: "save \\/ recompute"',
+        good_example='summary: "save / recompute"',
     ),
 )

@@ -13,6 +13,7 @@ CODES = (
         "elsewhere, or "
         "its transfers were forgotten.",
         "Compile it again, after torch.compiler.reset().",
+        message_example="transfer 3 is not known in this process",
     ),
     CodeEntry(
         "RUN502",
@@ -20,6 +21,7 @@ CODES = (
         "a transfer out of order",
         "The starts and waits of a transfer do not pair up: the graph was changed after it was verified.",
         "Report it with the model and the policy.",
+        message_example="transfer 'mm_7': a wait without a start",
     ),
     CodeEntry(
         "RUN503",
@@ -29,6 +31,10 @@ CODES = (
         "or pickling "
         "around the compiled region put another tensor in its place.",
         "Take them off the compiled region.",
+        message_example=(
+            "transfer 3: the host buffer that the forward saved is not the tensor that came back for "
+            "the backward (torch.float32, (4096, 4096), cpu)"
+        ),
     ),
     CodeEntry(
         "RUN504",
@@ -36,8 +42,10 @@ CODES = (
         "a CUDA graph captures a transfer",
         "A replay of the CUDA graph would copy into host memory that belongs to somebody else by then.",
         "Turn CUDA graphs off for this region.",
-        'torch.compile(model, mode="reduce-overhead")',
-        'torch.compile(model, backend="offload", options={"policy": "balanced"})',
+        message_example=(
+            "transfer 3 runs while its stream is captured into a CUDA graph, but its host buffer is "
+            "not static: a replay would copy into memory that belongs to somebody else"
+        ),
     ),
     CodeEntry(
         "RUN505",
@@ -47,8 +55,10 @@ CODES = (
         "cgroup, the "
         "machine or memlock allows. This is found before the first step.",
         "Lower limits.budget, or give the job more memory.",
-        "--set limits.budget=8TiB",
-        "--set limits.budget=8GiB",
+        message_example=(
+            "graph 0 needs 12 GiB (12884901888 bytes) of pinned host memory, rounding included, beside "
+            "0 B reserved already, but the policy's limits.host is 8 GiB per rank (host 125 GiB)"
+        ),
     ),
     CodeEntry(
         "RUN506",
@@ -57,6 +67,7 @@ CODES = (
         "More forwards are in flight, or shapes are larger, than was planned for, and host memory does "
         "not suffice.",
         "Run fewer forwards before their backward, or give the job more memory.",
+        message_example="the host arena cannot grow: one more host buffer than planned needs 64 MiB",
     ),
     CodeEntry(
         "RUN507",
@@ -64,6 +75,7 @@ CODES = (
         "host memory cannot be had",
         "The operating system refused to map or to pin host memory.",
         "Raise the memlock limit (ulimit -l), lower limits.budget, or give the job more memory.",
+        message_example="graph 0: 1073741824 bytes of host memory cannot be had: out of memory",
     ),
     CodeEntry(
         "RUN508",
@@ -71,6 +83,7 @@ CODES = (
         "no transfer engine for this device",
         "Offloading works on CUDA devices, and on the CPU with the simulated engine.",
         "Move the model to a device that the finding names.",
+        message_example="there is no transfer engine for device type 'mps'",
     ),
     CodeEntry(
         "RUN520",
@@ -79,7 +92,16 @@ CODES = (
         "A policy may name facts that must hold before anything runs; a fact that nobody can establish counts as not "
         "holding.",
         "Change the run so that the facts hold, or change `requires`.",
-        "requires: {fact: pipeline_parallel, le: 1}",
+        bad_example=(
+            "# policy.yaml\n"
+            "requires: {fact: host_cores, ge: 100000}\n"
+            "offload explain policy.yaml --model builtin:llama-tiny"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "requires: {fact: host_cores, ge: 1}\n"
+            "offload explain policy.yaml --model builtin:llama-tiny"
+        ),
     ),
     CodeEntry(
         "RUN521",
@@ -87,6 +109,13 @@ CODES = (
         "an option that is no hardware profile",
         "The option hardware takes the name of a shipped profile, the path of one, a mapping or a HardwareProfile.",
         "Give one of these; `offload list hardware` names the shipped ones.",
+        bad_example=(
+            'torch.compile(model, backend="offload", options={"policy": "max-savings", "hardware": 3})'
+        ),
+        good_example=(
+            'torch.compile(model, backend="offload", options={"policy": "max-savings", "hardware": '
+            '"h200-pcie5"})'
+        ),
     ),
     CodeEntry(
         "RUN522",
@@ -105,8 +134,10 @@ CODES = (
         "The checkpoint throws away what the region saved and runs it again inside backward: the copies of the "
         "first run were for nothing.",
         "Put the checkpoint inside the region, or drop it and let the policy recompute.",
-        "checkpoint(compiled_model, x, use_reentrant=False)",
-        "compiled_model(x)",
+        message_example=(
+            "a checkpoint around the compiled region runs graph 0 inside backward again; what policy "
+            "'balanced' moved in forward is thrown away"
+        ),
     ),
     CodeEntry(
         "RUN524",
@@ -115,8 +146,18 @@ CODES = (
         "select: planned, defer: auto and prefetch: auto place copies by predicted times, which come from a hardware "
         "profile; the device in use has none.",
         'Name a profile (options={"hardware": ...} or --hardware), or write largest_first with numbers of layers.',
-        "schedule: {select: planned}",
-        "schedule: {select: largest_first, defer: 8, prefetch: 2}",
+        bad_example=(
+            "# policy.yaml\n"
+            "schedule: {select: planned}\n"
+            "activations: {default: auto}\n"
+            "offload explain policy.yaml --model builtin:llama-tiny"
+        ),
+        good_example=(
+            "# policy.yaml\n"
+            "schedule: {select: largest_first, defer: 8, prefetch: 2}\n"
+            "activations: {default: offload}\n"
+            "offload explain policy.yaml --model builtin:llama-tiny"
+        ),
     ),
     CodeEntry(
         "RUN530",
@@ -126,5 +167,6 @@ CODES = (
         "of the others at the next collective.",
         "Give every rank the same policy, torch version, hardware profile and input shapes; the finding names the "
         "ranks and the hashes of their plans.",
+        message_example="8 ranks made 2 different plans for one graph",
     ),
 )

@@ -11,6 +11,8 @@ CODES = (
         "a usage error",
         "The command line could not be understood.",
         "See the command's --help.",
+        bad_example="offload codes POL104 POL105",
+        good_example="offload codes POL104",
     ),
     CodeEntry(
         "CLI602",
@@ -45,8 +47,8 @@ CODES = (
         "an unknown command",
         "offload has no such command.",
         "`offload --help` lists the commands.",
-        "offload aply",
-        "offload apply",
+        bad_example="offload lst policies",
+        good_example="offload list policies",
     ),
     CodeEntry(
         "CLI606",
@@ -63,6 +65,8 @@ CODES = (
         "there is nothing to test",
         "No policy and no test file was found where the command looked.",
         "Name a policy, or write a cases.yaml beside it.",
+        bad_example="offload test .",
+        good_example="offload test balanced",
     ),
     CodeEntry(
         "CLI610",
@@ -97,8 +101,8 @@ CODES = (
         "not a fact",
         "--fact takes NAME=VALUE. The name is one of the table of facts, and the value one that the fact can have.",
         "Correct it; `offload list facts` lists names, types and units.",
-        "--fact pipeline=2",
-        "--fact pipeline_parallel=2",
+        bad_example="offload facts --fact pipeline=2",
+        good_example="offload facts --fact pipeline_parallel=2",
     ),
     CodeEntry(
         "CLI615",
@@ -106,8 +110,22 @@ CODES = (
         "a form that the target does not read",
         "Each target of an export reads one or two forms: flags, overrides, YAML, JSON or Python.",
         "Choose one that the finding names, or leave --as out.",
-        "offload export POLICY --to deepspeed --as python",
-        "offload export POLICY --to deepspeed --as json",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --as python"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to deepspeed --as json"
+        ),
     ),
     CodeEntry(
         "CLI690",
@@ -115,6 +133,7 @@ CODES = (
         "interrupted",
         "The command was stopped from outside.",
         "Run it again.",
+        message_example="interrupted",
     ),
     CodeEntry(
         "CLI699",
@@ -122,5 +141,6 @@ CODES = (
         "a bug in this package",
         "The command failed in a way that was not foreseen.",
         "Report it with the command and the traceback that OFFLOAD_DEBUG=1 prints.",
+        message_example="internal error: KeyError: 'mm_7'",
     ),
 )
