@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.models.adapters import (
+    KeywordModel,
     first_training_step,
     model_and_batch,
     running_script,
@@ -82,6 +83,33 @@ def test_a_step_with_keywords_is_called_with_positional_arguments() -> None:
     assert args[1:] == (2.0,)
     expected = (model(INPUTS, scale=2.0) - LABELS).square().mean()
     torch.testing.assert_close(loss_fn(module(*args)), expected, rtol=0, atol=0)
+
+
+def test_a_trainer_of_transformers_gives_the_step_that_it_takes_itself(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs it")
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+    tokens = [{"input_ids": torch.arange(8) + i, "labels": torch.arange(8) + i} for i in range(8)]
+
+    def trainer() -> Any:
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=2, report_to=[], use_cpu=True
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=tokens)
+
+    module, args = trainer_step(trainer())[:2]
+    step = first_training_step(lambda: trainer().train())
+    recorded, recorded_args = step[:2]
+    assert isinstance(module, KeywordModel)
+    assert isinstance(recorded, KeywordModel)
+    batch = dict(zip(module.keywords, args, strict=True))
+    values = [batch.get(key, value) for key, value in zip(recorded.keywords, recorded_args, strict=True)]
+    assert batch["input_ids"].shape == (4, 8)
+    torch.testing.assert_close(step[-1](recorded(*values)), module(*args)["loss"], rtol=1e-6, atol=0)  # type: ignore[operator]  # the third value
 
 
 SCRIPT = """
