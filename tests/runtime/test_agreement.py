@@ -20,6 +20,7 @@ from offload_runtime.runtime.agreement import agree_on_limits, check_same_plan
 PLAN_A = hashlib.sha256(b"a").hexdigest()
 PLAN_B = hashlib.sha256(b"b").hexdigest()
 TIMEOUT_S = 120
+MIB = 2**20
 
 Outcome = tuple[str, str, Any]
 
@@ -45,6 +46,34 @@ def plan_then_check(plan_hash: str | None) -> None:
     check_same_plan(plan_hash)
 
 
+def train_planned(device_peak: int) -> tuple[str, int, int, int, list[float]]:
+    """Train the small model on this rank's own data, gradients averaged over the ranks, under a planned policy.
+
+    Returns the plan's hash, the bytes that were planned and moved, the forecast peak, and sums over the parameters.
+    """
+    import torch
+
+    import offload_runtime as off
+    from tests.passes.planned import HARDWARE, batch, planned_policy, stack
+
+    torch.set_num_threads(1)
+    model = stack()
+    policy = planned_policy("save", rules=[PRODUCTS], limits={"device_peak": f"{device_peak}B"})
+    model.compile(backend="offload", options={"policy": policy, "hardware": HARDWARE, "model": model})
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        parallel(batch(2 * step + dist.get_rank(), rows=1024)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    report = off.report(model)
+    (graph,) = report.graphs
+    assert graph.forecast is not None
+    sums = [float(parameter.double().sum()) for parameter in model.parameters()]
+    return graph.plan.hash, report.planned_bytes, report.moved_bytes, graph.forecast.peak_bytes, sums
+
+
+PRODUCTS = {"name": "products", "match": {"op": "matmul"}, "action": "offload"}
 SCENARIOS = {
     "least of each": Scenario(
         agree_on_limits,
@@ -58,6 +87,10 @@ SCENARIOS = {
     "equal plans": Scenario(check_same_plan, (PLAN_A, PLAN_A, PLAN_A)),
     "different plans": Scenario(check_same_plan, (PLAN_A, PLAN_B, PLAN_A)),
     "no hash": Scenario(check_same_plan, (PLAN_A, "plan", PLAN_A)),
+}
+TRAINING = {
+    "one has less": Scenario(train_planned, (10 * MIB, 64 * MIB)),
+    "both have it": Scenario(train_planned, (10 * MIB, 10 * MIB)),
 }
 FAILING_RANK = {"a rank fails before": Scenario(plan_then_check, (PLAN_A, None))}
 
@@ -156,6 +189,18 @@ def test_a_rank_that_fails_before_the_comparison_makes_the_other_fail_and_not_wa
     waiting, failed = run_ranks(FAILING_RANK, 2, tmp_path / "store")["a rank fails before"]
     assert failed[:2] == ("RuntimeError", "this rank could not plan")
     assert waiting[0] == "RuntimeError"
+
+
+def test_ranks_train_under_the_plan_of_the_one_that_has_least_memory(tmp_path: Path) -> None:
+    outcomes = run_ranks(TRAINING, 2, tmp_path / "store")
+    assert [how for ranks in outcomes.values() for how, _, _ in ranks] == ["returned"] * 4, outcomes
+    results = [result for ranks in outcomes.values() for _, _, result in ranks]
+    plan_hash, planned_bytes, moved_bytes, peak_bytes, sums = results[0]
+    assert 0 < planned_bytes == moved_bytes
+    assert peak_bytes <= 10 * MIB
+    assert all(result == results[0] for result in results), "equal plans, and equal parameters on both ranks"
+    assert len(plan_hash) == 64
+    assert len(sums) > 10
 
 
 def test_without_a_process_group_nothing_is_compared() -> None:
