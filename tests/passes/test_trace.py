@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 from offload_runtime.graph.joint import ModelNames
@@ -16,9 +17,10 @@ from offload_runtime.passes.pipeline import JointInputs, PlannedPair, plan_joint
 from offload_runtime.passes.selection import Setting
 from offload_runtime.passes.trace import TracedPair
 from offload_runtime.policy import Limits
+from offload_runtime.runtime.capture import capture_joint_graphs
 from tests.fuzz.programs import build_module, draw_program, example_inputs
 from tests.graph.kernel_runs import run_whole
-from tests.passes.planned import HARDWARE, planned_policy
+from tests.passes.planned import HARDWARE, baseline_of, plan, planned_policy
 
 MODES = ["graph", "inductor"]
 
@@ -188,3 +190,91 @@ def test_memory_of_random_steps_is_that_of_a_walk_with_real_tensors() -> None:
         num_recomputed += sum(verdict.fate == "recompute" for verdict in drawn.pair.plan.verdicts)
     assert num_kernels > 300
     assert num_recomputed > 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_planned_moves_are_the_same_after_they_became_transfers_between_nodes(mode: str) -> None:
+    everything = planned_policy("offload", select="largest_first", defer="auto", prefetch="auto")
+    selected = plan(everything, mode).selected
+    traced = selected.traced
+    assert traced is not None
+    assert len(selected.transfers) > 4
+    moves = traced.moves(selected.transfers, selected.candidates)
+    assert traced.transfers(moves, selected.candidates) == selected.transfers
+    for move in moves:
+        item = traced.trace.items[move.item]
+        assert item.ready == move.copy_after <= item.last_forward_use <= move.release_after
+        assert move.reload_before <= move.use_before == item.first_backward_use
+        assert move.release_after < traced.trace.num_forward <= move.reload_before
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layers", [0, 1, 2, 8])
+def test_a_schedule_by_layers_frees_no_earlier_and_reloads_no_later_than_its_nodes(
+    mode: str, layers: int
+) -> None:
+    policy = planned_policy("offload", select="largest_first", defer=layers, prefetch=layers)
+    selected = plan(policy, mode).selected
+    traced = selected.traced
+    assert traced is not None
+    by_source = {
+        source.node: index
+        for index, candidate in enumerate(selected.candidates)
+        for source in candidate.sources
+    }
+    moves = {move.item: move for move in traced.moves(selected.transfers, selected.candidates)}
+    assert moves.keys() == {by_source[transfer.source.node] for transfer in selected.transfers}
+    backward = range(traced.trace.num_forward, len(traced.positions))
+    for transfer in selected.transfers:
+        move = moves[by_source[transfer.source.node]]
+        done = [k for k in range(traced.trace.num_forward) if traced.positions[k] <= transfer.release_after]
+        begun = [k for k in backward if traced.positions[k] >= transfer.reload_before]
+        assert move.release_after == max([traced.trace.items[move.item].last_forward_use, *done[-1:]])
+        assert move.reload_before == min([move.use_before, *begun[:1]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_kernel_is_a_node_of_its_graph_and_runs_once(mode: str) -> None:
+    pair = baseline_of(mode)
+    traced, partition = traced_of(pair), pair.selected.partition
+    for kernels, gm in (
+        (range(traced.trace.num_forward), partition.forward),
+        (range(traced.trace.num_forward, len(traced.positions)), partition.backward),
+    ):
+        nodes = list(gm.graph.nodes)
+        names = [traced.trace.kernels[kernel].name for kernel in kernels]
+        assert len(set(names)) == len(names)
+        assert set(names) <= {node.name for node in nodes}
+        positions = [traced.positions[kernel] for kernel in kernels]
+        assert all(nodes[position].op == "call_function" for position in positions)
+        if mode == "graph":
+            assert [nodes[position].name for position in positions] == names
+            assert positions == sorted(positions)
+    fused = len(traced.trace.kernels)
+    assert fused < len(traced_of(baseline_of("graph")).trace.kernels) or mode == "graph"
+
+
+class _Shifted(nn.Module):
+    """The product is read by one pointwise operator alone, and backward needs neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(64, 64))
+        self.register_buffer("second", torch.randn(64, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shifted = x @ self.first + 1.0
+        return shifted @ self.second
+
+
+@pytest.mark.parametrize(("mode", "late"), [("graph", 0), ("inductor", 1)])
+def test_a_fused_kernel_writes_into_a_buffer_that_it_is_the_last_to_read(mode: str, late: int) -> None:
+    (graph,) = capture_joint_graphs(_Shifted(), [torch.randn(128, 64)], mode=mode, accelerator=False)
+    pair = plan(planned_policy("save", select="largest_first"), mode, graph=graph, variant="baseline")
+    trace = traced_of(pair).trace
+    names = [kernel.name for kernel in trace.kernels]
+    product, shifted = (next(name for name in names if name.startswith(start)) for start in ("mm", "add"))
+    regions = {region.name: region for region in trace.regions}
+    assert regions[product].last == names.index(shifted)
+    assert regions[shifted].first == names.index(shifted) + late
+    assert regions[shifted].last > names.index(shifted)
