@@ -397,7 +397,7 @@ class _Chooses(nn.Module):
 
 def test_a_model_that_computes_with_values_is_captured_with_its_own_tensors() -> None:
     module, args = _Chooses(), (torch.randn(512, 64),)
-    with pytest.raises(RefusedError, match="DataDependent.*fake=False") as caught:
+    with pytest.raises(RefusedError, match=r"DataDependent.*fake=False") as caught:
         off.capture(module, args)
     assert refusal(caught)[0] == "MOD732"
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
