@@ -10,7 +10,7 @@ import click
 from offload_runtime.cli.given_facts import fact_option, given_facts
 from offload_runtime.cli.options import format_option, set_option
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
-from offload_runtime.compiler import load_policy
+from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
 from offload_runtime.export.exporter import Export, export_policy
 from offload_runtime.export.rendering import render_export
@@ -48,13 +48,14 @@ def command(
     """Write POLICY as flags, overrides, JSON or Python of another system; stdout is what that system reads.
 
     Each clause that it cannot honour, and each of its constraints that the facts given do not meet, is refused
-    by name, all at once; then nothing is written (exit code 4). What it honours approximately, and what hangs on
-    a fact that was not given, is noted. Loads no torch.
+    by name, all at once; then nothing is written (exit code 4). Conditions that hang on a fact that was not given
+    are noted first, as not verified; then what is honoured approximately. Loads no torch.
 
     \b
     Example:
       offload export balanced --to torchtitan > offload_policy.py
       offload export policy.yaml --to megatron-bridge --fact pipeline_parallel=1 --fact num_layers=32
+      offload export policy.yaml --to deepspeed --setting zero_optimization.offload_optimizer.pin_memory=false
     """
     formats = load_target(target).formats
     if form is not None and form not in formats:
@@ -66,10 +67,24 @@ def command(
     return Outcome(
         data=_data(export, form or formats[0], text),
         text=text,
-        diagnostics=(*compiled.warnings, *export.refusals, *export.notes, _version_note(export)),
+        diagnostics=(
+            *export.refusals,
+            *_unverified(export),
+            *_known(compiled, export),
+            _version_note(export),
+        ),
         exit_code=EXIT_OK if export.ok else RefusedError.exit_code,
         next=() if export.ok else (f"offload codes {export.refusals[0].code}",),
     )
+
+
+def _unverified(export: Export) -> tuple[Diagnostic, ...]:
+    """Return the conditions of the target that nobody knows to hold; they come before anything else that is noted."""
+    return tuple(note for note in export.notes if note.code == "EXP911")
+
+
+def _known(compiled: CompiledPolicy, export: Export) -> tuple[Diagnostic, ...]:
+    return (*compiled.warnings, *(note for note in export.notes if note.code != "EXP911"))
 
 
 def _version_note(export: Export) -> Diagnostic:

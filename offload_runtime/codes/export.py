@@ -144,11 +144,60 @@ CODES = (
         message_example="a Python callable cannot be written down",
     ),
     CodeEntry(
+        "EXP907",
+        "error",
+        "a setting and a fact contradict each other",
+        "--setting writes what --fact says is otherwise; the constraints would be checked against a run that is not the one that is configured.",
+        "Leave one of them out, or give both the same value.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact pipeline_parallel=1 "
+            "--setting model.pipeline_model_parallel_size=2"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact pipeline_parallel=2 "
+            "--setting model.pipeline_model_parallel_size=2"
+        ),
+    ),
+    CodeEntry(
+        "EXP908",
+        "error",
+        "facts that no run can have together",
+        "The degrees of parallelism do not divide world_size, another system is said to run the training, or an optimizer without state has its state offloaded.",
+        "Correct the facts, or the policy.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact world_size=6 --fact pipeline_parallel=4"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact world_size=8 --fact pipeline_parallel=4"
+        ),
+    ),
+    CodeEntry(
         "EXP910",
         "note",
         "honoured approximately, or worth knowing",
-        "The target does nearly what the clause says; the note names the difference.",
-        "Nothing has to be done.",
+        "The target does nearly what the clause says, or the export as a whole has a consequence or a condition that "
+        "no fact was given for; the note names it. Some of these are errors in another version or launcher.",
+        "Read it. Where it says that something is refused, needed or moves nothing, change the policy or the setting.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"
@@ -170,7 +219,8 @@ CODES = (
         "EXP911",
         "note",
         "it hangs on something that is not known",
-        "A constraint of the target, or the policy's own requires, compares a fact that was not given.",
+        "A constraint of the target, or the policy's own requires, compares a fact that was not given. The export is "
+        "written, and the target may refuse it.",
         "Give it with --fact NAME=VALUE, and it is checked.",
         bad_example=(
             "# optimizer.yaml\n"
@@ -196,7 +246,7 @@ CODES = (
         "note",
         "a setting was given by hand",
         "--setting replaces what the policy would have given.",
-        "Nothing has to be done.",
+        "Nothing, where that is meant; else change the policy, so that both say the same.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"
@@ -222,6 +272,60 @@ CODES = (
         "Keys, ranges and constraints of a target change with its releases; what is known of it is about one version.",
         "With another version, run the target's own configuration check on the export.",
         message_example="deepspeed: what is known is about DeepSpeed 0.19.8, compared with it on 2026-11-29",
+    ),
+    CodeEntry(
+        "EXP914",
+        "note",
+        "facts that are checked and not written",
+        "Facts about the configuration that the target is not known to have a setting for are compared with its constraints, and the export does not set them.",
+        "Set them where the run is configured or launched.",
+        bad_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact world_size=8"
+        ),
+        good_example=(
+            "# optimizer.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "optimizer_state: {offload_fraction: 0.5}\n"
+            "offload export optimizer.yaml --to megatron-bridge --fact pipeline_parallel=2"
+        ),
+    ),
+    CodeEntry(
+        "EXP915",
+        "note",
+        "fewer layers are offloaded than the rule names",
+        "The model has fewer layers, or schedule.keep_last keeps the last ones, of which one by default.",
+        "Name as many layers as are offloaded, or change schedule.keep_last.",
+        bad_example=(
+            "# layers.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "activations:\n"
+            "  default: save\n"
+            "  rules:\n"
+            '    - {name: early, match: {layers: ":16"}, action: offload}\n'
+            "offload export layers.yaml --to megatron-bridge --fact pipeline_parallel=1 "
+            "--fact num_layers=16"
+        ),
+        good_example=(
+            "# layers.yaml\n"
+            "apiVersion: offload/v1\n"
+            "kind: Policy\n"
+            "name: mine\n"
+            "activations:\n"
+            "  default: save\n"
+            "  rules:\n"
+            '    - {name: early, match: {layers: ":16"}, action: offload}\n'
+            "offload export layers.yaml --to megatron-bridge --fact pipeline_parallel=1 "
+            "--fact num_layers=32"
+        ),
     ),
     CodeEntry(
         "EXP920",

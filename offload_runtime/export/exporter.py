@@ -10,10 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offload_runtime.errors import Diagnostic, Span, sorted_diagnostics
+from offload_runtime.errors import Diagnostic, sorted_diagnostics
 from offload_runtime.export.clauses import Clause, given_clauses
-from offload_runtime.export.policy_values import policy_values
-from offload_runtime.export.target import Emission, Target, TargetSetting, Verdict
+from offload_runtime.export.export_findings import ExportFindings
+from offload_runtime.export.given_settings import facts_of_settings, read_settings
+from offload_runtime.export.policy_values import layer_shortfall, policy_values
+from offload_runtime.export.run_facts import check_run_facts, note_checked_facts
+from offload_runtime.export.target import (
+    Emission,
+    ExportedSetting,
+    SettingValue,
+    Target,
+    TargetSetting,
+    Verdict,
+    setting_text,
+)
 from offload_runtime.export.target_reading import load_target
 from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
@@ -22,18 +33,9 @@ from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 if TYPE_CHECKING:
     from offload_runtime.compiler import CompiledPolicy
 
-__all__ = ["Export", "ExportedSetting", "check_export", "export_policy"]
+__all__ = ["Export", "check_export", "export_policy"]
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedSetting:
-    """One setting and its value (None is null); ``clause`` is the field of the policy that it comes from."""
-
-    key: str
-    value: Scalar | None
-    clause: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,30 +68,57 @@ def export_policy(
     """
     known = load_target(target)
     typed = policy if isinstance(policy, Policy) else policy.policy
-    findings = _Findings(known, typed)
+    findings = ExportFindings(known, typed)
     if not isinstance(policy, Policy) and policy.function is not None:
         findings.refuse(
             None, "EXP906", "a Python callable cannot be written down", "write the policy as YAML"
         )
-    values: dict[str, Scalar] = {s.key: s.default for s in known.settings if s.default is not None}
+    values = _comparable(known, {setting.key: setting.default for setting in known.settings})
     values |= policy_values(typed, facts or {}) | dict(facts or {})
     _judge_clauses(typed, known, values, findings)
     _check_requires(typed, facts or {}, findings)
+    check_run_facts(typed, facts or {}, findings)
     emitted = _emitted(known, values, findings)
-    emitted |= _given_settings(known, settings, emitted, findings)
-    values |= {key: setting.value for key, setting in emitted.items() if setting.value is not None}
+    given = read_settings(settings, emitted, facts or {}, findings)
+    emitted |= given
+    values = facts_of_settings(known, given) | values
+    values |= _comparable(known, {key: setting.value for key, setting in emitted.items()})
+    values |= {f"written.{setting.key}": setting.key in emitted for setting in known.settings}
+    _check_layers(typed, facts or {}, findings)
     _check_ranges(known, emitted, values, findings)
     _check_constraints(known, emitted, values, findings)
     for when, text in known.notes:
-        if evaluate(when, values) or (evaluate(when, values) is None and _written(when, emitted)):
+        if _holds(when, values):
             findings.note(None, "EXP910", text)
+    _note_newer(known, emitted, findings)
+    note_checked_facts(facts or {}, emitted, findings)
     return Export(
         known,
         typed,
         tuple(emitted.values()),
         sorted_diagnostics(findings.refusals),
-        sorted_diagnostics(findings.notes),
+        _unverified_first(findings.notes),
     )
+
+
+def _unverified_first(notes: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return the notes by place, those first that leave open whether the target takes the export."""
+    by_place = sorted_diagnostics(notes)
+    return tuple(sorted(by_place, key=lambda note: note.code != "EXP911"))
+
+
+def _comparable(target: Target, settings: Mapping[str, SettingValue]) -> dict[str, Scalar]:
+    """Return settings as values that conditions compare; of a list, its ``count`` and whether it has each choice."""
+    values: dict[str, Scalar] = {}
+    for key, value in settings.items():
+        setting = target.setting(key)
+        if setting is not None and setting.type == "list":
+            words = value if isinstance(value, tuple) else ()
+            values[f"{key}.count"] = len(words)
+            values |= {f"{key}.{choice}": choice in words for choice in setting.choices}
+        elif value is not None and not isinstance(value, tuple):
+            values[key] = value
+    return values
 
 
 def check_export(
@@ -100,33 +129,9 @@ def check_export(
     return export.refusals + export.notes
 
 
-class _Findings:
-    def __init__(self, target: Target, policy: Policy) -> None:
-        self.target = target
-        self.policy = policy
-        self.refusals: list[Diagnostic] = []
-        self.notes: list[Diagnostic] = []
-
-    def refuse(self, where: Span | None, code: str, message: str, hint: str, path: str | None = None) -> None:
-        message = f"{self.target.name}: {message}" if code != "EXP901" else message
-        self.refusals.append(Diagnostic.at(where, code, message, path=path, hint=hint))
-
-    def note(
-        self, where: Span | None, code: str, message: str, path: str | None = None, hint: str | None = None
-    ) -> None:
-        message = f"{self.target.name}: {message}"
-        self.notes.append(Diagnostic.at(where, code, message, severity="note", path=path, hint=hint))
-
-    def span_of(self, paths: Sequence[str]) -> tuple[Span | None, str | None]:
-        """Return the place and the name of the first of ``paths`` that the policy gives."""
-        for path in paths:
-            span = self.policy.span_of(path)
-            if span is not None:
-                return span, path
-        return None, None
-
-
-def _judge_clauses(policy: Policy, target: Target, values: Mapping[str, Scalar], findings: _Findings) -> None:
+def _judge_clauses(
+    policy: Policy, target: Target, values: Mapping[str, Scalar], findings: ExportFindings
+) -> None:
     for clause in given_clauses(policy):
         verdict = _verdict(clause, target, values)
         if verdict.fate == "refused":
@@ -152,7 +157,7 @@ def _holds(predicate: Predicate, values: Mapping[str, Scalar]) -> bool:
         return False
 
 
-def _check_requires(policy: Policy, facts: Mapping[str, Scalar], findings: _Findings) -> None:
+def _check_requires(policy: Policy, facts: Mapping[str, Scalar], findings: ExportFindings) -> None:
     if policy.requires is None:
         return
     span, holds = policy.span_of("requires"), evaluate(policy.requires, facts)
@@ -162,7 +167,8 @@ def _check_requires(policy: Policy, facts: Mapping[str, Scalar], findings: _Find
         )
     elif holds is None:
         unknown = _unknown(policy.requires, facts)
-        findings.note(span, "EXP911", f"requires hangs on {', '.join(unknown)}", "requires", _give(unknown))
+        message = f"not verified: what the policy requires hangs on {', '.join(unknown)}"
+        findings.note(span, "EXP911", message, "requires", _give(unknown))
 
 
 def _unknown(predicate: Predicate, values: Mapping[str, Scalar]) -> tuple[str, ...]:
@@ -180,7 +186,9 @@ def _give(facts: Sequence[str]) -> str:
 # Settings
 
 
-def _emitted(target: Target, values: Mapping[str, Scalar], findings: _Findings) -> dict[str, ExportedSetting]:
+def _emitted(
+    target: Target, values: Mapping[str, Scalar], findings: ExportFindings
+) -> dict[str, ExportedSetting]:
     emitted: dict[str, ExportedSetting] = {}
     for emission in target.emits:
         if emission.key in emitted or (emission.when is not None and not _holds(emission.when, values)):
@@ -211,49 +219,6 @@ def _with_sections(path: str | None) -> tuple[str, ...]:
     return () if path is None else (path, path.partition(".")[0])
 
 
-def _given_settings(
-    target: Target, settings: Sequence[str], emitted: Mapping[str, ExportedSetting], findings: _Findings
-) -> dict[str, ExportedSetting]:
-    given: dict[str, ExportedSetting] = {}
-    for text in settings:
-        key, equals, written = text.partition("=")
-        setting = target.setting(key)
-        if not equals or setting is None:
-            keys = ", ".join(setting.key for setting in target.settings)
-            findings.refuse(
-                None, "EXP920", f"{text!r} sets nothing that is known", f"KEY=VALUE, KEY one of {keys}"
-            )
-            continue
-        value = _parsed(setting, written)
-        if value is None:
-            findings.refuse(
-                None, "EXP903", f"{key} is {_kind(setting)}, not {written!r}", f"write {_kind(setting)}"
-            )
-            continue
-        if key in emitted and emitted[key].value != value:
-            old = emitted[key].value
-            findings.note(None, "EXP912", f"{key}={written} was given, and replaces {old} from the policy")
-        given[key] = ExportedSetting(key, value)
-    return given
-
-
-def _parsed(setting: TargetSetting, written: str) -> Scalar | None:
-    if setting.type == "text":
-        return written
-    if setting.type == "boolean":
-        return {"true": True, "false": False}.get(written.lower())
-    try:
-        return int(written) if setting.type == "integer" else float(written)
-    except ValueError:
-        return None
-
-
-def _kind(setting: TargetSetting) -> str:
-    return {"boolean": "true or false", "integer": "a whole number", "number": "a number", "text": "text"}[
-        setting.type
-    ]
-
-
 # Constraints
 
 
@@ -261,7 +226,7 @@ def _check_ranges(
     target: Target,
     emitted: Mapping[str, ExportedSetting],
     values: Mapping[str, Scalar],
-    findings: _Findings,
+    findings: ExportFindings,
 ) -> None:
     for exported in emitted.values():
         setting = target.setting(exported.key)
@@ -270,18 +235,33 @@ def _check_ranges(
         span, path = findings.span_of(_with_sections(exported.clause))
         wrong = _out_of_range(setting, exported.value, values)
         if wrong is not None:
-            quoted = f" ({setting.error})" if setting.error else ""
-            message = f"{exported.key} is {wrong}, not {exported.value}{quoted}"
+            message = f"{exported.key} is {wrong}, not {setting_text(exported.value)}"
+            message += _quoted(setting, exported.value, values)
             findings.refuse(span, "EXP903", message, f"choose a value that is {wrong}", path)
         elif setting.below is not None and setting.below not in values:
-            message = f"{exported.key}={exported.value} has to be below {setting.below}"
+            message = (
+                f"not verified: {exported.key}={setting_text(exported.value)} has to be below {setting.below}"
+            )
             findings.note(span, "EXP911", message, path, _give([setting.below]))
 
 
-def _out_of_range(setting: TargetSetting, value: Scalar, values: Mapping[str, Scalar]) -> str | None:
+def _quoted(setting: TargetSetting, value: SettingValue, values: Mapping[str, Scalar]) -> str:
+    """Return the target's own text in quotes, with the number or value that it ends in."""
+    if setting.error is None:
+        return ""
+    end = values.get(setting.below) if setting.below is not None else None
+    if end is None and setting.error.endswith(": "):
+        end = setting_text(value)
+    return f": {setting.error.rstrip()!r}" if end is None else f": {f'{setting.error.rstrip()} {end}'!r}"
+
+
+def _out_of_range(setting: TargetSetting, value: SettingValue, values: Mapping[str, Scalar]) -> str | None:
+    if isinstance(value, tuple):
+        unknown = [word for word in value if word not in setting.choices]
+        return f"a list of {', '.join(setting.choices)}" if unknown else None
     if setting.choices and value not in setting.choices:
         return f"one of {', '.join(setting.choices)}"
-    if isinstance(value, bool | str):
+    if value is None or isinstance(value, bool | str):
         return None
     limit = values.get(setting.below) if setting.below is not None else None
     high = limit - 1 if isinstance(limit, int) and not isinstance(limit, bool) else setting.maximum
@@ -294,7 +274,7 @@ def _check_constraints(
     target: Target,
     emitted: Mapping[str, ExportedSetting],
     values: Mapping[str, Scalar],
-    findings: _Findings,
+    findings: ExportFindings,
 ) -> None:
     for constraint in target.constraints:
         if not _holds(constraint.when, values):
@@ -307,10 +287,34 @@ def _check_constraints(
             findings.refuse(span, "EXP902", message, constraint.cure, path)
         elif holds is None and constraint.settled_by not in emitted:
             unknown = _unknown(constraint.holds, values)
-            message = f"{constraint.message} [{constraint.name}]; it hangs on {', '.join(unknown)}"
+            message = (
+                f"not verified: {constraint.message} [{constraint.name}]; it hangs on {', '.join(unknown)}"
+            )
             findings.note(span, "EXP911", message, path, _give(unknown))
 
 
-def _written(predicate: Predicate, emitted: Mapping[str, ExportedSetting]) -> bool:
-    """Tell whether a condition that hangs on something unknown is about a setting that the export writes."""
-    return any(comparison.fact in emitted for comparison in comparisons(predicate))
+def _check_layers(policy: Policy, facts: Mapping[str, Scalar], findings: ExportFindings) -> None:
+    """Note where fewer layers are offloaded than the rule names."""
+    num_layers = facts.get("num_layers")
+    if findings.target.setting("model.cpu_offloading_num_layers") is None or not isinstance(num_layers, int):
+        return
+    short = layer_shortfall(policy, num_layers)
+    if short is None:
+        return
+    named, offloaded = short
+    why = f"there are {num_layers}" if named > num_layers else ""
+    kept = policy.schedule.keep_last
+    if offloaded < min(named, num_layers):
+        why += f"{' and ' if why else ''}schedule.keep_last keeps the last {kept if kept > 1 else 'one'}"
+    rule = policy.activations.rules[0] if policy.activations is not None else None
+    message = f"the rule names {named} layers, and {offloaded} are offloaded: {why}"
+    span = rule.match.key_span("layers") if rule is not None else None
+    hint = f"name {offloaded} layers, or write keep_last: 0 where the target takes as many"
+    findings.note(span, "EXP915", message, "activations.rules[].match.layers", hint)
+
+
+def _note_newer(target: Target, emitted: Mapping[str, ExportedSetting], findings: ExportFindings) -> None:
+    for key in emitted:
+        setting = target.setting(key)
+        if setting is not None and setting.since is not None:
+            findings.note(None, "EXP910", f"{key} exists only in {setting.since}")

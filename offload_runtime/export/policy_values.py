@@ -21,7 +21,7 @@ from offload_runtime.patterns import LayerRange
 from offload_runtime.policy import Activations, Match, Policy, Rule
 from offload_runtime.predicates import Scalar
 
-__all__ = ["ActivationForm", "activation_form", "policy_values"]
+__all__ = ["ActivationForm", "activation_form", "layer_shortfall", "policy_values"]
 
 ActivationForm = Literal[
     "none", "save", "recompute_layers", "recompute_layers_offload", "layers", "auto", "rules"
@@ -93,6 +93,17 @@ def _offloaded_layers(policy: Policy, num_layers: int | None) -> int | None:
     if first is None or num_layers is None:
         return first
     return min(first, max(num_layers - policy.schedule.keep_last, 0))
+
+
+def layer_shortfall(policy: Policy, num_layers: int) -> tuple[int, int] | None:
+    """Return how many first layers the one rule names and how many are offloaded, where these are fewer."""
+    offloaded = _offloaded_layers(policy, num_layers)
+    if offloaded is None or policy.activations is None or not policy.activations.rules:
+        return None
+    layers = policy.activations.rules[0].match.layers
+    stop = layers[0].stop
+    named = stop if isinstance(stop, int) and stop > 0 else _first_layers(layers, num_layers)
+    return (named, offloaded) if named is not None and offloaded < named else None
 
 
 def _first_layers(layers: tuple[LayerRange, ...], num_layers: int | None) -> int | None:

@@ -12,11 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from offload_runtime.export.exporter import Export
-from offload_runtime.export.target import Format
+from offload_runtime.export.target import Format, SettingValue, setting_text
 from offload_runtime.export.target_reading import TARGET_DIRECTORY
 from offload_runtime.patterns import LayerRange
 from offload_runtime.policy_text import policy_data
-from offload_runtime.predicates import Scalar
 
 __all__ = ["render_export", "settings_tree"]
 
@@ -49,11 +48,13 @@ def settings_tree(export: Export) -> dict[str, Any]:
 
 
 def _flags(export: Export) -> str:
-    return " \\\n".join(f"--{setting.key} {shlex.quote(_word(setting.value))}" for setting in export.settings)
+    return " \\\n".join(
+        f"--{setting.key} {shlex.quote(setting_text(setting.value))}" for setting in export.settings
+    )
 
 
 def _overrides(export: Export) -> str:
-    return "\n".join(f"{setting.key}={_word(setting.value)}" for setting in export.settings)
+    return "\n".join(f"{setting.key}={setting_text(setting.value)}" for setting in export.settings)
 
 
 def _yaml(export: Export) -> str:
@@ -74,22 +75,24 @@ def _json(export: Export) -> str:
     return json.dumps(settings_tree(export), indent=2)
 
 
-def _word(value: Scalar | None) -> str:
-    """Return a value as command lines and YAML spell it."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _python(export: Export) -> str:
-    template = (TARGET_DIRECTORY / f"{export.target.name}.py.template").read_text("utf-8")
+    path = TARGET_DIRECTORY / f"{export.target.name}.py.template"
+    if not path.is_file():
+        return "\n".join(f"cfg.{setting.key} = {_literal(setting.value)}" for setting in export.settings)
+    template = path.read_text("utf-8")
     fields = {
         "name": export.policy.name,
         "version": export.target.version,
-        "flags": "\n".join(f"    --{s.key} {_word(s.value)}" for s in export.settings),
+        "flags": "\n".join(f"    --{s.key} {setting_text(s.value)}" for s in export.settings),
         "policy": indent(pprint.pformat(policy_data(export.policy), width=100, sort_dicts=False), "    "),
         "layers": _layers_expression(export.policy.parameters.layers if export.policy.parameters else ()),
         "offload": str(any(setting.key == "offload_policy" for setting in export.settings)),
     }
     return Template(template).substitute(fields).rstrip("\n")
+
+
+def _literal(value: SettingValue) -> str:
+    return json.dumps(list(value)) if isinstance(value, tuple) else repr(value)
 
 
 def _layers_expression(layers: tuple[LayerRange, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,25 @@ from offload_runtime.predicates import Predicate, Scalar
 Fate = Literal["honoured", "approximate", "refused", "not_applicable"]
 Format = Literal["flags", "overrides", "yaml", "json", "python"]
 Conversion = Literal["gibibytes", "integer"]
-SettingType = Literal["boolean", "integer", "number", "text"]
+SettingType = Literal["boolean", "integer", "number", "text", "list"]
+# null is None; a list of words is a tuple.
+SettingValue = Scalar | tuple[str, ...] | None
+
+
+def setting_text(value: SettingValue) -> str:
+    """Return a value as command lines and YAML spell it: ``true``, ``null``, ``[a,b]``."""
+    if isinstance(value, tuple):
+        return f"[{','.join(value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSetting:
+    """One setting and its value; ``clause`` is the field of the policy that it comes from."""
+
+    key: str
+    value: SettingValue
+    clause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +44,10 @@ class Source:
 class TargetSetting:
     """One setting of the target. Bounds are inclusive, ``below`` names a fact that the value is less than.
 
-    ``error`` is the exact text with which the target refuses a value out of range.
+    ``error`` is the exact text with which the target refuses a value out of range. ``fact`` is the fact of the run
+    that says the same; where that is yes or no and the setting is not, ``stands_for_no`` is that value.
+    ``choices`` are those of a text, or of each word of a list. ``since`` says which versions have it, where the one
+    that the file is about lacks it.
     """
 
     key: str
@@ -38,6 +60,9 @@ class TargetSetting:
     below: str | None = None
     choices: tuple[str, ...] = ()
     error: str | None = None
+    fact: str | None = None
+    stands_for_no: str | None = None
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +133,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetMechanism:
+    """One way in which the target offloads: what it is called, what it moves, and when it can be used.
+
+    ``when`` is a condition on facts of the run, ``needs`` the same in words; both are None where nothing limits it.
+    """
+
+    name: str
+    moves: str
+    source: str
+    when: Predicate | None = None
+    needs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """All that is known about one target, at one version, compared with it on the day ``checked``."""
 
@@ -122,6 +161,7 @@ class Target:
     emits: tuple[Emission, ...]
     constraints: tuple[Constraint, ...]
     failures: tuple[Failure, ...]
+    mechanisms: tuple[TargetMechanism, ...] = ()
     notes: tuple[tuple[Predicate, str], ...] = ()
 
     def row(self, path: str) -> ClauseRow:

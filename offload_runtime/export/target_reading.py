@@ -14,6 +14,7 @@ from offload_runtime.export.target import (
     Failure,
     Source,
     Target,
+    TargetMechanism,
     TargetSetting,
     Verdict,
 )
@@ -57,6 +58,7 @@ def _read_target(root: MapNode) -> Target:
         emits=tuple(_read_emission(row) for row in _rows(root, "emits")),
         constraints=tuple(_read_constraint(row) for row in _rows(root, "constraints")),
         failures=tuple(_read_failure(row) for row in _rows(root, "failures")),
+        mechanisms=tuple(_read_mechanism(row) for row in _rows(root, "mechanisms")),
         notes=tuple((_predicate(row, "when"), _needed(row, "text")) for row in _rows(root, "notes")),
     )
 
@@ -73,6 +75,9 @@ def _read_setting(row: MapNode) -> TargetSetting:
         below=_text(row, "below"),
         choices=_texts(row, "choices"),
         error=_text(row, "error"),
+        fact=_text(row, "fact"),
+        stands_for_no=_text(row, "stands_for_no"),
+        since=_text(row, "since"),
     )
 
 
@@ -121,6 +126,16 @@ def _read_failure(row: MapNode) -> Failure:
         fix=_needed(row, "fix"),
         source=_needed(row, "source"),
         constraint=_text(row, "constraint"),
+    )
+
+
+def _read_mechanism(row: MapNode) -> TargetMechanism:
+    return TargetMechanism(
+        name=_needed(row, "name"),
+        moves=_needed(row, "moves"),
+        source=_needed(row, "source"),
+        when=_predicate(row, "when") if "when" in row.entries else None,
+        needs=_text(row, "needs"),
     )
 
 

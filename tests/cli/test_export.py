@@ -35,6 +35,18 @@ def test_stdout_is_what_the_target_reads_and_notes_are_for_people(offload: Offlo
     assert "EXP913 note: megatron-bridge: what is known is about Megatron-Core 0.16.1" in finished.stderr
 
 
+def test_what_is_not_verified_comes_first_and_is_named_with_its_fact(offload: Offload, folder: Path) -> None:
+    finished = offload("export", "policy.yaml", "--to", "megatron-bridge")
+    assert finished.exit_code == 0
+    codes = [line.split("EXP")[1][:3] for line in finished.stderr.splitlines() if "EXP9" in line]
+    assert codes[:2] == ["911", "911"]
+    assert "911" not in codes[2:]
+    assert (
+        "note: megatron-bridge: not verified: offloading by layer needs one pipeline stage" in finished.stderr
+    )
+    assert "give --fact pipeline_parallel=VALUE" in finished.stderr
+
+
 def test_a_refusal_writes_nothing_names_the_line_and_exits_with_4(offload: Offload, folder: Path) -> None:
     finished = offload("export", "policy.yaml", "--to", "megatron-bridge", "--fact", "pipeline_parallel=2")
     assert (finished.exit_code, finished.stdout) == (4, "")

@@ -97,6 +97,7 @@ def test_the_first_layers_become_layer_offload_without_recompute_and_cuda_graphs
         "model.recompute_granularity": None,
         "model.cuda_graph_impl": "none",
         "model.fine_grained_activation_offloading": False,
+        "model.pipeline_model_parallel_size": 1,
     }
 
 
@@ -133,7 +134,9 @@ def test_layer_offload_is_refused_where_megatron_refuses_it_in_its_words(
 )
 def test_optimizer_offload_bears_pipeline_stages_graphs_and_recompute(facts: dict[str, Any]) -> None:
     source = policy(optimizer_state={"offload_fraction": 0.25, "overlap": True})
+    stages = {"model.pipeline_model_parallel_size": 4} if "pipeline_parallel" in facts else {}
     assert settings(megatron(source, **facts)) == {
+        **stages,
         "optimizer.optimizer_cpu_offload": True,
         "optimizer.optimizer_offload_fraction": 0.25,
         "optimizer.overlap_cpu_optimizer_d2h_h2d": True,
@@ -162,6 +165,7 @@ def test_all_layers_are_one_too_many(layers: str, num_layers: int) -> None:
     (finding,) = export.refusals
     assert finding.code == "EXP903"
     assert f"between 0 and {num_layers - 1}, not {num_layers}" in finding.message
+    assert f"'CPU offloading can be done only for layers less than {num_layers}'" in finding.message
 
 
 def test_layers_from_the_end_need_their_number() -> None:

@@ -15,13 +15,8 @@ from offload_runtime.export.target_reading import load_target
 from tests.export.policies import first_layers, policy
 
 SMALL = {"num_layers": 32, "hidden_size": 64, "num_attention_heads": 4}
-# In newer versions than the 0.16 that the registry has.
-NEWER = {
-    "cpu_offloading_retain_pinned_cpu_buffers",
-    "activation_offload_fraction",
-    "delta_offload_bytes_across_pp_ranks",
-    "moe_paged_stash",
-}
+# Sections that Megatron-Core has a configuration class for; `train` is Megatron Bridge's own.
+SECTIONS = ("model", "optimizer")
 
 
 @pytest.fixture
@@ -100,6 +95,32 @@ def test_the_settings_known_of_it_have_its_defaults(transformer_config: Any, opt
     classes = {"model": transformer_config, "optimizer": optimizer_config}
     for setting in load_target("megatron-bridge").settings:
         section, _, name = setting.key.partition(".")
-        fields = {field.name: field.default for field in dataclasses.fields(classes[section])}
-        if name not in NEWER:
-            assert fields[name] == setting.default, name
+        if section not in SECTIONS:
+            continue
+        fields = {field.name: field for field in dataclasses.fields(classes[section])}
+        assert (name in fields) is (setting.since is None), name
+        if name in fields and setting.type != "list":
+            assert fields[name].default == setting.default, name
+
+
+@pytest.mark.parametrize(
+    ("modules", "text"),
+    [
+        ([], ""),
+        (["mlp"], "Invalid choices for offload_modules: "),
+        (["attn_proj"], "attn_proj cannot be set to offload_modules alone without core_attn"),
+    ],
+)
+def test_it_refuses_modules_to_offload_in_the_words_that_we_quote(
+    transformer_config: Any, modules: list[str], text: str
+) -> None:
+    with pytest.raises((ValueError, AssertionError)) as caught:
+        transformer_config(**SMALL, fine_grained_activation_offloading=True, offload_modules=modules)
+    assert str(caught.value).startswith(text)
+
+
+def test_it_takes_every_module_that_we_name_but_the_newest(transformer_config: Any) -> None:
+    setting = load_target("megatron-bridge").setting("model.offload_modules")
+    assert setting is not None
+    modules = [name for name in setting.choices if name != "fused_group_mlp"]
+    transformer_config(**SMALL, fine_grained_activation_offloading=True, offload_modules=modules)

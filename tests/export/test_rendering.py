@@ -34,6 +34,25 @@ def test_overrides_and_yaml_say_the_same(layers: Export) -> None:
     assert from_lines == {setting.key: setting.value for setting in layers.settings}
 
 
+def test_assignments_are_python_and_say_what_the_overrides_say() -> None:
+    given = ["model.fine_grained_activation_offloading=True", "model.offload_modules=[core_attn, attn_proj]"]
+    source = policy(optimizer_state={"offload_fraction": 0.5})
+    export = export_policy(source, "megatron-bridge", settings=[*given, "model.recompute_granularity=null"])
+    assigned = [line.split(" = ", 1) for line in render_export(export, "python").splitlines()]
+    values = {key.removeprefix("cfg."): ast.literal_eval(value) for key, value in assigned}
+    assert values["model.offload_modules"] == ["core_attn", "attn_proj"]
+    assert values["model.recompute_granularity"] is None
+    written = {
+        key: yaml.safe_load(value)
+        for key, value in (line.split("=", 1) for line in render_export(export).splitlines())
+    }
+    assert written == values
+    assert yaml.safe_load(render_export(export, "yaml"))["model"]["offload_modules"] == [
+        "core_attn",
+        "attn_proj",
+    ]
+
+
 def test_json_is_nested_as_deepspeed_reads_it() -> None:
     export = export_policy(policy(optimizer_state={"offload_fraction": 1.0}), "deepspeed")
     assert json.loads(render_export(export)) == {
@@ -68,7 +87,7 @@ def test_python_parses_whatever_the_policy_is_called(name: str) -> None:
 
 
 def test_a_form_that_the_target_does_not_read_is_the_callers_mistake(layers: Export) -> None:
-    with pytest.raises(ValueError, match="megatron-bridge is written as overrides, yaml, not 'json'"):
+    with pytest.raises(ValueError, match="megatron-bridge is written as overrides, yaml, python, not 'json'"):
         render_export(layers, "json")
 
 

@@ -36,6 +36,7 @@ def conditions(target: Target) -> Iterator[Predicate]:
     for constraint in target.constraints:
         yield from (constraint.when, constraint.holds)
     yield from (when for when, _ in target.notes)
+    yield from (mechanism.when for mechanism in target.mechanisms if mechanism.when is not None)
 
 
 def test_every_file_is_a_target_and_every_target_has_a_file() -> None:
@@ -97,6 +98,10 @@ def test_conditions_name_facts_settings_and_what_policies_say(target: Target) ->
     said = set(policy_values(first_layers(parameters={"offload": True}).policy, {"num_layers": 32}))
     said |= {"policy.limits.budget", "value"}
     known = said | set(FACTS) | {setting.key for setting in target.settings}
+    known |= {f"written.{setting.key}" for setting in target.settings}
+    for setting in target.settings:
+        if setting.type == "list":
+            known |= {f"{setting.key}.{word}" for word in ("count", *setting.choices)}
     named = {comparison.fact for predicate in conditions(target) for comparison in comparisons(predicate)}
     named |= {e.taken_from for e in target.emits if e.taken_from is not None}
     named |= {s.below for s in target.settings if s.below is not None}
@@ -106,7 +111,8 @@ def test_conditions_name_facts_settings_and_what_policies_say(target: Target) ->
 @each_target
 def test_every_fact_about_a_target_has_a_source_that_the_file_lists(target: Target) -> None:
     sources = {source.id for source in target.sources}
-    named = {row.source for row in (*target.settings, *target.constraints, *target.failures)}
+    rows = (*target.settings, *target.constraints, *target.failures, *target.mechanisms)
+    named = {row.source for row in rows}
     assert named <= sources
     assert [source.id for source in target.sources if len(source.text) < 20] == []
 
@@ -133,6 +139,16 @@ def test_the_texts_with_which_megatron_refuses_stand_word_for_word() -> None:
         "fine_grained_activation_offloading cannot be enabled with cpu_offloading.",
         "CUDA graphs not supported with CPU offloading.",
     }
+
+
+@each_target
+def test_a_limited_mechanism_says_what_it_needs_and_a_setting_names_a_fact_of_its_type(
+    target: Target,
+) -> None:
+    assert [m.name for m in target.mechanisms if m.when is not None and not m.needs] == []
+    for setting in target.settings:
+        if setting.fact is not None and setting.stands_for_no is None:
+            assert FACTS[setting.fact].type == setting.type, setting.key
 
 
 def test_an_unknown_target_is_the_callers_mistake() -> None:

@@ -1,0 +1,122 @@
+"""Settings by hand: how they are read, what comes of useless and incomplete ones, and how a wrong one is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offload_runtime.export.exporter import Export, export_policy
+from tests.export.policies import policy
+
+STATE = policy(optimizer_state={"offload_fraction": 0.5, "overlap": True})
+FINE = "model.fine_grained_activation_offloading=true"
+CORE = "model.offload_modules=[core_attn]"
+
+
+def export(*given: str, **facts: Any) -> Export:
+    return export_policy(STATE, "megatron-bridge", facts=facts, settings=given)
+
+
+def notes(found: Export, code: str = "EXP910") -> str:
+    return "\n".join(note.message for note in found.notes if note.code == code)
+
+
+@pytest.mark.parametrize("written", ["False", "false", "FALSE"])
+def test_both_spellings_of_false_are_read_and_yaml_s_is_written(written: str) -> None:
+    found = export(f"optimizer.overlap_cpu_optimizer_d2h_h2d={written}")
+    assert found.refusals == ()
+    assert "d2h_h2d=false was given, and replaces true from the policy" in notes(found, "EXP912")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (("optimizer.optimizer_offload_fraction=0.0",), "moves nothing"),
+        (("optimizer.optimizer_cpu_offload=false",), "moves no optimizer state"),
+        (("model.cpu_offloading=true", "model.pipeline_model_parallel_size=1"), "moves nothing"),
+        ((FINE, CORE, "model.activation_offload_fraction=0"), "moves nothing after the first step"),
+        ((CORE,), "does nothing"),
+    ],
+)
+def test_a_setting_that_makes_the_export_useless_is_noted(given: tuple[str, ...], what: str) -> None:
+    assert what not in notes(export())
+    found = export(*given)
+    assert found.refusals == ()
+    assert what in notes(found)
+
+
+@pytest.mark.parametrize(
+    ("modules", "code", "name"),
+    [
+        ((), "EXP902", "modules-to-offload"),
+        (("model.offload_modules=[]",), "EXP902", "modules-to-offload"),
+        (("model.offload_modules=[attn_proj]",), "EXP902", "attn-proj-with-core-attn"),
+        (("model.offload_modules=[mlp]",), "EXP903", "Invalid choices for offload_modules: [mlp]"),
+        (("model.offload_modules=[core_attn, attn_proj]",), None, ""),
+    ],
+)
+def test_fine_grained_offload_says_which_modules_it_needs(
+    modules: tuple[str, ...], code: str | None, name: str
+) -> None:
+    found = export(FINE, *modules)
+    assert [refusal.code for refusal in found.refusals] == ([] if code is None else [code])
+    assert all(name in refusal.message for refusal in found.refusals)
+    assert all("core_attn" in f"{refusal.message} {refusal.hint}" for refusal in found.refusals)
+
+
+@pytest.mark.parametrize(
+    ("facts", "given", "word"),
+    [
+        ({"cuda_graphs": True}, (), "depends on the version"),
+        ({}, ("model.cuda_graph_impl=local",), "depends on the version"),
+        ({"activation_recompute": True}, (), "is not known"),
+        ({}, ("model.recompute_granularity=full",), "is not known"),
+    ],
+)
+def test_what_fine_grained_offload_goes_together_with_is_said_as_far_as_it_is_known(
+    facts: dict[str, Any], given: tuple[str, ...], word: str
+) -> None:
+    assert word not in notes(export(FINE, CORE))
+    assert word in notes(export(FINE, CORE, *given, **facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "word", "written"),
+    [
+        ({}, "is not written", None),
+        ({"precision_aware_optimizer": False}, "AssertionError", False),
+        ({"precision_aware_optimizer": True}, None, True),
+    ],
+    ids=str,
+)
+def test_not_known_and_off_are_two_things_for_the_precision_aware_optimizer(
+    facts: dict[str, Any], word: str | None, written: bool | None
+) -> None:
+    found = export(**facts)
+    values = {setting.key: setting.value for setting in found.settings}
+    assert values.get("optimizer.use_precision_aware_optimizer") is written
+    about = [line for line in notes(found).splitlines() if "precision_aware" in line]
+    assert len(about) == (0 if word is None else 1)
+    assert word is None or word in about[0]
+
+
+def test_a_key_that_only_newer_versions_have_is_noted() -> None:
+    assert "not in Megatron-Core 0.16.1" in notes(export(FINE, CORE, "model.activation_offload_fraction=0.5"))
+
+
+@pytest.mark.parametrize(
+    ("given", "close"),
+    [
+        ("optimizer.optimizer_cpu_ofload=true", "optimizer.optimizer_cpu_offload"),
+        ("optimizer_offload_fraction=0.5", "optimizer.optimizer_offload_fraction"),
+        ("cfg.model.offload_modules=[core_attn]", "model.offload_modules"),
+    ],
+)
+def test_a_wrong_key_is_told_the_closest_one_and_all_of_them_by_section(given: str, close: str) -> None:
+    (refusal,) = export(given).refusals
+    assert refusal.code == "EXP920"
+    assert refusal.hint is not None
+    assert refusal.hint.startswith(f"did you mean {close}? ")
+    assert "in optimizer: optimizer_cpu_offload, " in refusal.hint
+    assert refusal.hint.count("optimizer.") <= 1
