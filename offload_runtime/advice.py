@@ -13,7 +13,10 @@ from typing import Literal
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
-from offload_runtime.fact_sheet import FactsResult
+from offload_runtime.export.target import TargetMechanism
+from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
+from offload_runtime.fact_sheet import FactSheet, FactsResult
+from offload_runtime.predicates import evaluate
 from offload_runtime.state_facts import limit_bytes
 from offload_runtime.tiers import ArithmeticSection
 from offload_runtime.units import format_size_short
@@ -69,8 +72,33 @@ def advise(result: FactsResult) -> Advice:
     if fits is False or ran_out is True:
         return _overflow(result, sections)
     missing = _missing(result)
-    summary = f"Nothing can be said yet: whether a step fits hangs on {', '.join(missing)}."
+    hangs = f"hether a step fits hangs on {', '.join(missing)}."
+    system = _system_summary(sheet)
+    summary = f"{system} W{hangs}" if system is not None else f"Nothing can be said yet: w{hangs}"
     return Advice("unknown", summary, (), sections, missing=missing)
+
+
+def _system_summary(sheet: FactSheet) -> str | None:
+    """Say which of its mechanisms the system that trains can use in this run; None where it is none that is known."""
+    target = sheet.get("framework")
+    if target not in EXPORT_TARGETS:
+        return None
+    known = load_target(str(target))
+    usable = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is not False]
+    refused = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is False]
+    summary = f"{known.title} has for this run: {' or '.join(_named(m, sheet) for m in usable) or 'nothing'}"
+    if refused:
+        summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
+    return f"{summary}."
+
+
+def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
+    return True if mechanism.when is None else evaluate(mechanism.when, sheet.values)
+
+
+def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
+    settled = mechanism.when is not None and _usable(mechanism, sheet) is True
+    return mechanism.name if settled or mechanism.needs is None else f"{mechanism.name} (needs {mechanism.needs})"
 
 
 def _fitting_summary(result: FactsResult) -> str:
@@ -87,9 +115,10 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
     sheet = result.sheet
     if sheet.get("resident_fits") is None:
         missing = _missing(result, "resident_bytes", "gpu_total_bytes")
+        system = _system_summary(sheet)
         summary = (
-            "The step does not fit. Whether activations or the optimizer's state have to leave first hangs on "
-            f"{', '.join(missing)}."
+            f"The step does not fit. {f'{system} ' if system else ''}Whether activations or the optimizer's state "
+            f"have to leave first hangs on {', '.join(missing)}."
         )
         return Advice("unknown", summary, (), sections, missing=missing)
     order = (_activations(result), *_state_steps(result))
@@ -109,13 +138,17 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
             " The step was predicted to fit and ran out of memory: look for other processes on the device, "
             "fragmentation, or another shape than the one that was predicted."
         )
+    system = _system_summary(sheet)
+    summary += f" {system}" if system is not None else ""
     unsure = () if sheet.get("floor_fits") is not None else ("floor_bytes",)
     return Advice("activations", summary, order, sections, missing=unsure)
 
 
 def _activations(result: FactsResult) -> Step:
-    by = "this package: the policy fit, planned under limits.device_peak"
     sheet = result.sheet
+    by = _carried_out_by(
+        "activations", sheet, "this package: the policy fit, planned under limits.device_peak"
+    )
     if sheet.get("floor_fits") is False or sheet.get("resident_fits") is False:
         why = "they come on top of the state; offloading and recomputing them is not enough by itself"
         return Step("activations", sheet.size("activation_bytes"), why, by)
@@ -137,28 +170,44 @@ def _activations(result: FactsResult) -> Step:
     return Step("activations", saved, why, by)
 
 
+def _carried_out_by(moves: str, sheet: FactSheet, otherwise: str) -> str:
+    """Say what moves it in this run: mechanisms of the system that trains, where that is one that is known."""
+    target = sheet.get("framework")
+    if target not in EXPORT_TARGETS:
+        return otherwise
+    known = load_target(str(target))
+    usable = [m for m in known.mechanisms if m.moves == moves and _usable(m, sheet) is not False]
+    if not usable:
+        return f"nothing that {known.title} has for this run"
+    return f"{known.title}: {' or '.join(_named(mechanism, sheet) for mechanism in usable)} (offload export)"
+
+
 def _state_steps(result: FactsResult) -> tuple[Step, ...]:
     """State in the order of size by use: what is large and rarely touched goes first."""
     sheet = result.sheet
     elsewhere = "another system (offload export); this package checks the section and refuses to apply it"
+
+    def carried_out_by(moves: str) -> str:
+        return _carried_out_by(moves, sheet, elsewhere)
+
     return (
         Step(
             "optimizer_state",
             sheet.size("optimizer_state_bytes"),
             "touched once in a step, which frees most for what is moved: gradients down, updated parameters up",
-            elsewhere,
+            carried_out_by("optimizer_state"),
         ),
         Step(
             "gradients",
             sheet.size("gradient_bytes"),
             "born layer by layer in backward, they leave as they come",
-            elsewhere,
+            carried_out_by("gradients"),
         ),
         Step(
             "parameters",
             sheet.size("parameter_bytes"),
             "needed in forward and again in backward: most traffic for what is freed",
-            elsewhere,
+            carried_out_by("parameters"),
         ),
     )
 

@@ -49,20 +49,25 @@ DIMENSIONS = ("speed", "memory", "scale", "convergence", "stability")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in words and, where facts can say it, as a predicate with an example of each outcome."""
+    """A condition in words and, where facts can say it, as a predicate with an example of each outcome.
+
+    ``given`` says in which runs an interaction is asked about at all; None: in every one.
+    """
 
     text: str
     when: Predicate | None = None
     holds: Mapping[str, Scalar] = field(default_factory=dict)
     fails: Mapping[str, Scalar] = field(default_factory=dict)
+    given: Predicate | None = None
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """How a mechanism goes together with other settings."""
+    """How a mechanism goes together with other settings; ``permitted`` are those that need no care."""
 
     required: tuple[Condition, ...] = ()
+    permitted: tuple[Condition, ...] = ()
     conditional: tuple[Condition, ...] = ()
     incompatible: tuple[Condition, ...] = ()
 
@@ -223,7 +228,7 @@ class Card:
         yield from (("applies_to", condition) for condition in self.applies_to)
         yield from (("enable_when", condition) for condition in self.enable_when)
         yield from (("avoid_when", condition) for condition in self.avoid_when)
-        for key in ("required", "conditional", "incompatible"):
+        for key in ("required", "permitted", "conditional", "incompatible"):
             listed: tuple[Condition, ...] = getattr(self.interactions, key)
             yield from ((f"interactions.{key}", condition) for condition in listed)
 

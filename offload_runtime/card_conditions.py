@@ -9,7 +9,7 @@ from offload_runtime.card import Card, Condition
 from offload_runtime.fact_values import fact_hint, fact_problems, wrong_value
 from offload_runtime.facts import FACTS
 from offload_runtime.findings import Findings
-from offload_runtime.predicates import Scalar, comparisons, evaluate
+from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 
 __all__ = ["check_conditions"]
 
@@ -29,6 +29,10 @@ def check_conditions(card: Card, findings: Findings) -> None:
 
 def _check_predicate(condition: Condition, path: str, findings: Findings) -> None:
     if condition.when is None:
+        if condition.given is not None:
+            message = "given without a condition: there is no when"
+            hint = "add when: what has to be so in the runs that given names"
+            findings.add(condition.span, "CRD101", message, hint, path=path)
         if condition.holds or condition.fails:
             message = "examples without a condition: there is no when"
             hint = "add when: {fact: NAME, OPERATOR: VALUE}, or remove holds and fails"
@@ -38,12 +42,18 @@ def _check_predicate(condition: Condition, path: str, findings: Findings) -> Non
         message = f"{'holds' if not condition.holds else 'fails'} is missing beside when"
         hint = "give facts that satisfy the condition (holds) and facts that do not (fails)"
         findings.add(condition.span, "CRD101", message, hint, path=path)
-    for problem in fact_problems(condition.when):
-        findings.add(problem.comparison.span, _CODES[problem.kind], problem.message, problem.hint, path=path)
+    for predicate in _predicates(condition):
+        for problem in fact_problems(predicate):
+            code = _CODES[problem.kind]
+            findings.add(problem.comparison.span, code, problem.message, problem.hint, path=path)
+
+
+def _predicates(condition: Condition) -> tuple[Predicate, ...]:
+    return tuple(predicate for predicate in (condition.given, condition.when) if predicate is not None)
 
 
 def _check_example_facts(condition: Condition, path: str, findings: Findings) -> None:
-    used = {comparison.fact for comparison in comparisons(condition.when)} if condition.when else set()
+    used = {c.fact for predicate in _predicates(condition) for c in comparisons(predicate)}
     for key, example in (("holds", condition.holds), ("fails", condition.fails)):
         for name, value in example.items():
             fact = FACTS.get(name)
@@ -72,6 +82,11 @@ def _check_examples(condition: Condition, path: str, findings: Findings) -> None
             message = f"with the facts of {key} ({_listed(example)}) the condition is {_word(found)}"
             hint = f"give facts that make it {_word(wanted)}, or correct when"
             findings.add(condition.span, "CRD101", message, hint, path=f"{path}.{key}")
+        elif condition.given is not None and evaluate(condition.given, example) is not True:
+            message = f"with the facts of {key} ({_listed(example)}) nobody asks: given does not hold"
+            findings.add(
+                condition.span, "CRD101", message, "give facts for which given holds", path=f"{path}.{key}"
+            )
 
 
 def _listed(facts: Mapping[str, Scalar]) -> str:

@@ -119,6 +119,7 @@ def _card(root: MapNode) -> Card:
         avoid_when=_conditions(root, "avoid_when"),
         interactions=Interactions(
             required=_conditions(interactions, "required"),
+            permitted=_conditions(interactions, "permitted"),
             conditional=_conditions(interactions, "conditional"),
             incompatible=_conditions(interactions, "incompatible"),
         ),
@@ -139,12 +140,13 @@ def _conditions(node: MapNode, key: str) -> tuple[Condition, ...]:
 
 
 def _condition(node: MapNode) -> Condition:
-    when = node.get("when")
+    when, given = node.get("when"), node.get("given")
     return Condition(
         text=_text(node, "text"),
         when=None if when is None else read_predicate(when),
         holds=_facts(node, "holds"),
         fails=_facts(node, "fails"),
+        given=None if given is None else read_predicate(given),
         span=node.span,
     )
 

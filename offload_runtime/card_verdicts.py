@@ -9,16 +9,20 @@ from typing import Literal
 from offload_runtime.card import Card, Condition
 from offload_runtime.predicates import Scalar, comparisons, evaluate
 
-__all__ = ["CardVerdict", "ConditionVerdict", "judge_card"]
+__all__ = ["CardVerdict", "ConditionVerdict", "Interaction", "InteractionLabel", "judge_card"]
 
-Part = Literal["applies_to", "enable_when", "avoid_when", "required", "conditional", "incompatible"]
+Part = Literal[
+    "applies_to", "enable_when", "avoid_when", "required", "permitted", "conditional", "incompatible"
+]
+InteractionLabel = Literal["required (missing)", "required (unknown)", "refused", "mind", "allowed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionVerdict:
     """Whether one condition holds; None where that hangs on the facts ``missing``, or no fact can say it.
 
-    ``has_predicate`` is False for a condition in words alone, which is for the reader to judge.
+    ``has_predicate`` is False for a condition in words alone, which is for the reader to judge. ``is_asked`` tells
+    whether the run is one that an interaction is about (its ``given``); None where that is not known.
     """
 
     part: Part
@@ -26,6 +30,17 @@ class ConditionVerdict:
     holds: bool | None
     missing: tuple[str, ...]
     has_predicate: bool
+    is_asked: bool | None = True
+    has_given: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """How a mechanism goes together with a setting of this run; ``missing`` are facts that would settle it."""
+
+    label: InteractionLabel
+    text: str
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +53,17 @@ class CardVerdict:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Facts that would settle it, sorted; none where it is settled."""
+        """Facts that would settle it, sorted; none where it is settled.
+
+        Where it is not known whether the run is one that the card is for, that comes first and alone.
+        """
         if self.applies is not None:
             return ()
-        open_parts = ("applies_to", "enable_when", "avoid_when")
-        return tuple(sorted({name for c in self.conditions if c.part in open_parts for name in c.missing}))
+        gate = {name for c in self.conditions if c.part == "applies_to" for name in c.missing}
+        open_parts = ("enable_when", "avoid_when")
+        return tuple(
+            sorted(gate or {name for c in self.conditions if c.part in open_parts for name in c.missing})
+        )
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -56,12 +77,24 @@ class CardVerdict:
         return avoided or elsewhere or tuple(f"not so: {text}" for text in self._texts("enable_when", False))
 
     @property
-    def cautions(self) -> tuple[str, ...]:
-        """Texts of what to mind that holds here: conditional and incompatible settings."""
-        return self._texts("incompatible", True) + self._texts("conditional", True)
+    def interactions(self) -> tuple[Interaction, ...]:
+        """What goes, does not go or has to go together with the settings of this run, the gravest first."""
+        asked = [c for c in self.conditions if c.has_predicate and c.is_asked is True]
+        required = [c for c in asked if c.part == "required"]
+        return (
+            *(Interaction("required (missing)", c.text) for c in required if c.holds is False),
+            *(
+                Interaction("required (unknown)", c.text, c.missing)
+                for c in required
+                if c.holds is None and c.has_given
+            ),
+            *(Interaction("refused", text) for text in self._texts("incompatible", True)),
+            *(Interaction("mind", text) for text in self._texts("conditional", True)),
+            *(Interaction("allowed", text) for text in self._texts("permitted", True)),
+        )
 
     def _texts(self, part: Part, holds: bool) -> tuple[str, ...]:
-        return tuple(c.text for c in self.conditions if c.part == part and c.holds is holds)
+        return tuple(c.text for c in self.conditions if c.part == part and c.holds is holds and c.is_asked)
 
 
 def judge_card(card: Card, facts: Mapping[str, Scalar]) -> CardVerdict:
@@ -75,6 +108,7 @@ def judge_card(card: Card, facts: Mapping[str, Scalar]) -> CardVerdict:
         ("enable_when", card.enable_when),
         ("avoid_when", card.avoid_when),
         ("required", card.interactions.required),
+        ("permitted", card.interactions.permitted),
         ("conditional", card.interactions.conditional),
         ("incompatible", card.interactions.incompatible),
     )
@@ -99,6 +133,8 @@ def _judge(part: Part, condition: Condition, facts: Mapping[str, Scalar]) -> Con
     if predicate is None:
         return ConditionVerdict(part, condition.text, None, (), has_predicate=False)
     holds = evaluate(predicate, facts)
+    is_asked = True if condition.given is None else evaluate(condition.given, facts)
     named = dict.fromkeys(comparison.fact for comparison in comparisons(predicate))
     missing = tuple(name for name in named if name not in facts) if holds is None else ()
-    return ConditionVerdict(part, condition.text, holds, missing, has_predicate=True)
+    has_given = condition.given is not None
+    return ConditionVerdict(part, condition.text, holds, missing, True, is_asked, has_given)

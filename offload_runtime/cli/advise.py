@@ -19,14 +19,20 @@ from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
 from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import limit_bytes
+from offload_runtime.targets import EXPORT_TARGETS
 
 MIB = 1 << 20
+
+# Systems that do not compile with this back end, and the commands that speak of what it would do.
+_OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
+_THIS_BACK_END = ("apply", "bench", "explain")
 
 
 @click.command(short_help="Say which mechanism fits a model and a machine, why, and what to do next.")
 @fact_options
+@click.option("--all", "all_unknown", is_flag=True, help="List every unknown fact that something hangs on.")
 @format_option()
-def command(**options: Unpack[FactOptions]) -> Outcome:
+def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
     """Say whether anything has to leave the device, what first and why, which skill cards apply, and what to do next.
 
     Facts come from this machine or --hardware, from --model (traced and planned, never run), from --from, and from
@@ -48,7 +54,7 @@ def command(**options: Unpack[FactOptions]) -> Outcome:
     refusals = () if advice.refusal is None else (advice.refusal,)
     return Outcome(
         data=advice_data(advice, cards, gathered.result),
-        text=render_advice(advice, cards, gathered.result.sheet),
+        text=render_advice(advice, cards, gathered.result.sheet, all_unknown=all_unknown),
         diagnostics=(*gathered.result.notes, *refusals),
         exit_code=RefusedError.exit_code if refusals else EXIT_OK,
         next=tuple(dict.fromkeys(_next(gathered, advice, cards))),
@@ -94,9 +100,15 @@ def _line(gathered: Gathered, *words: str) -> str:
 
 
 def _filled(line: str | None, gathered: Gathered) -> str | None:
-    """Return a card's command with the model and the hardware at hand in it; None where the card has none."""
-    if line is None:
+    """Return a card's command with the model, the hardware and the target at hand in it.
+
+    None where the card has none, and where it asks this package's back end about a run that another system carries out.
+    """
+    framework = gathered.result.sheet.get("framework")
+    if line is None or (framework in _OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
         return None
+    if framework in EXPORT_TARGETS:
+        line = line.replace("TARGET", str(framework))
     if gathered.model_arguments and "--model MODEL" in line:
         before, _, after = line.partition("--model MODEL")
         for option in gathered.model_arguments[::2]:

@@ -76,6 +76,7 @@ def _groups(card: Card) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         "Use it when": card.enable_when,
         "Leave it when": card.avoid_when,
         "Needs": card.interactions.required,
+        "Goes together with": card.interactions.permitted,
         "Depends on": card.interactions.conditional,
         "Excludes": card.interactions.incompatible,
     }
@@ -85,7 +86,10 @@ def _groups(card: Card) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 def _condition(condition: Condition) -> tuple[str, str]:
-    return condition.text, "" if condition.when is None else predicate_text(condition.when)
+    if condition.when is None:
+        return condition.text, ""
+    given = "" if condition.given is None else f"given {predicate_text(condition.given)}: "
+    return condition.text, given + predicate_text(condition.when)
 
 
 def _failure(mode: FailureMode) -> tuple[str, str, str, str, str]:

@@ -26,8 +26,18 @@ _MECHANISMS = {
 }
 
 
-def render_advice(advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet) -> str:
-    """Write the conclusion, the arithmetic, the order, the cards, and how to give what is missing."""
+# Unknown facts that are listed unless all are asked for.
+MAX_UNKNOWN = 6
+
+
+def render_advice(
+    advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet, *, all_unknown: bool = False
+) -> str:
+    """Write the conclusion, the arithmetic, the order, the cards, and how to give what is missing.
+
+    Of the unknown facts those that settle most come first; past ``MAX_UNKNOWN`` they are counted, unless
+    ``all_unknown``.
+    """
     parts = [advice.summary]
     if advice.lowers:
         parts.append("what would make it fit\n" + "\n".join(f"  - {item}" for item in advice.lowers))
@@ -37,9 +47,12 @@ def render_advice(advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet
     parts.append(f"skill cards\n{_cards(cards)}")
     missing = _missing(advice, cards)
     if missing:
+        shown = missing if all_unknown else missing[: max(MAX_UNKNOWN, len(advice.missing))]
         columns = [Column("unknown fact"), Column("meaning"), Column("how to know it")]
-        rows_missing = [(name, FACTS[name].summary, how_to_know(FACTS[name])) for name in missing]
-        parts.append(f"what hangs on unknown facts\n{render_table(columns, rows_missing)}")
+        rows_missing = [(name, FACTS[name].summary, how_to_know(FACTS[name])) for name in shown]
+        more = len(missing) - len(shown)
+        rest = f"\nand {more} more that settle less: --all" if more else ""
+        parts.append(f"what hangs on unknown facts\n{render_table(columns, rows_missing)}{rest}")
     return "\n\n".join(parts)
 
 
@@ -74,7 +87,7 @@ def _cards(cards: Sequence[CardVerdict]) -> str:
         rows.append((verdict.card.name, _WORDS[verdict.applies], reasons[0]))
         rows += [(" ", " ", reason) for reason in reasons[1:]]
         if verdict.applies:
-            rows += [(" ", "mind", caution) for caution in verdict.cautions]
+            rows += [(" ", found.label, found.text) for found in verdict.interactions]
     return render_table(columns, rows)
 
 
@@ -85,12 +98,24 @@ def _card_data(verdict: CardVerdict) -> dict[str, Any]:
         "mechanism": verdict.card.mechanism,
         "applies": verdict.applies,
         "reasons": list(verdict.reasons),
-        "cautions": list(verdict.cautions),
+        "interactions": [dataclasses.asdict(interaction) for interaction in verdict.interactions],
         "missing": list(verdict.missing),
         "conditions": [dataclasses.asdict(condition) for condition in verdict.conditions],
     }
 
 
 def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
-    """Return the facts that something hangs on: those of the conclusion first, then those of the cards."""
-    return tuple(dict.fromkeys([*advice.missing, *(name for verdict in cards for name in verdict.missing)]))
+    """Return the facts that something hangs on, those that settle most first.
+
+    The conclusion's come first, then those of requirements, then those of cards: a fact counts for each condition that
+    is open, in full where it is the only one that is missing there.
+    """
+    required = [name for card in cards for found in card.interactions for name in found.missing]
+    weights: dict[str, float] = {}
+    for card in cards:
+        named = set(card.missing)
+        for condition in card.conditions:
+            for name in named.intersection(condition.missing):
+                weights[name] = weights.get(name, 0.0) + 1 / len(condition.missing)
+    ranked = sorted(weights, key=lambda name: (-weights[name], name))
+    return tuple(dict.fromkeys([*advice.missing, *required, *ranked]))

@@ -124,3 +124,63 @@ def test_every_fact_is_listed_with_its_meaning(offload: Offload) -> None:
     assert "fsdp2" in by_name["framework"]["choices"]
     text = offload("list", "facts").stdout
     assert all(name in text for name in by_name)
+
+
+MEGATRON = facts("framework=megatron-bridge", "pipeline_parallel=2")
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        (("optimizer_offload=true", "distributed_optimizer=false"), {"required (missing)", "allowed"}),
+        (("optimizer_offload=true", "distributed_optimizer=true"), {"allowed"}),
+        (
+            ("optimizer_offload=true", "distributed_optimizer=true", "precision_aware_optimizer=false"),
+            {"allowed", "mind"},
+        ),
+        (("layer_activation_offload=true",), {"required (missing)", "refused"}),
+    ],
+    ids=str,
+)
+def test_what_goes_together_is_labelled_by_how_grave_it_is(
+    offload: Offload, given: tuple[str, ...], labels: set[str]
+) -> None:
+    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON, *facts(*given))
+    data = json.loads(offload(*words, "--format", "json").stdout)["data"]
+    (card,) = (card for card in data["cards"] if card["name"] == "export-offload-policy")
+    assert {interaction["label"] for interaction in card["interactions"]} == labels
+    text = offload(*words).stdout
+    assert all(f"  {label}  " in text for label in labels)
+
+
+def test_with_pipeline_stages_in_megatron_the_headline_names_what_it_has(offload: Offload) -> None:
+    headline = offload("advise", "--hardware", "h100-pcie5", *MEGATRON).stdout.splitlines()[0]
+    usable, _, refused = headline.partition("; not ")
+    assert headline.startswith("Megatron Bridge has for this run: optimizer offload")
+    assert "fine-grained activation offload" in usable
+    assert "layer-level activation offload (needs one pipeline stage" in refused
+    one = offload("advise", "--hardware", "h100-pcie5", *facts("framework=megatron-bridge")).stdout
+    assert "; not " not in one.splitlines()[0]
+
+
+def test_unknown_facts_that_settle_most_come_first_and_the_rest_is_counted(offload: Offload) -> None:
+    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON)
+    short, full = offload(*words).stdout, offload(*words, "--all").stdout
+    listed = json.loads(offload(*words, "--format", "json").stdout)["data"]["missing"]
+    assert next(iter(listed)) == "out_of_memory"
+    assert f"and {len(listed) - 6} more that settle less: --all" in short
+    assert "--all" not in full
+    assert all(name in full for name in listed)
+    assert not {"exposed_copy_fraction", "pageable_fraction", "paired_baseline"} & set(listed)
+
+
+def test_measurements_of_offloading_are_asked_for_where_something_is_offloaded(offload: Offload) -> None:
+    words = ("advise", "--hardware", "h100-pcie5", *facts("offload_enabled=true"), "--format", "json")
+    assert "exposed_copy_fraction" in json.loads(offload(*words).stdout)["data"]["missing"]
+
+
+def test_no_command_of_this_back_end_is_suggested_for_another_system(offload: Offload) -> None:
+    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON, "--format", "json")
+    following = json.loads(offload(*words).stdout)["next"]
+    assert [line for line in following if line.split()[1] in ("explain", "apply", "bench")] == []
+    assert "offload export POLICY --to megatron-bridge" in following
