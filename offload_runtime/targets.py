@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from offload_runtime.errors import Diagnostic
+from offload_runtime.errors import Diagnostic, Span
 from offload_runtime.policy import Policy
 
 
@@ -33,9 +33,9 @@ _SECTIONS_NOT_HONOURED = tuple(
 )
 _ACTIVATIONS_NEEDED = (
     RefusedClause(
-        "name",
+        "activations",
         lambda policy: policy.activations is None,
-        "the policy says nothing about activations, which is all that this front end acts on",
+        "there is no such section, and it is all that this front end acts on",
         "add activations: {default: auto}",
     ),
 )
@@ -54,12 +54,22 @@ def check_target(policy: Policy, target: str) -> tuple[Diagnostic, ...]:
         raise ValueError(f"target is one of {', '.join([*TARGETS, *EXPORT_TARGETS])}, not {target!r}")
     return tuple(
         Diagnostic.at(
-            policy.span_of(clause.path),
+            policy.span_of(clause.path) or _whole_file(policy),
             "POL190",
-            f"{target} cannot honour {clause.path}: {clause.reason}",
+            f"{target} {_verb(clause, policy)} {clause.path}: {clause.reason}",
             path=clause.path,
             hint=clause.cure,
         )
         for clause in TARGETS[target]
         if clause.is_given(policy)
     )
+
+
+def _verb(clause: RefusedClause, policy: Policy) -> str:
+    return "cannot honour" if policy.span_of(clause.path) is not None else "cannot do without"
+
+
+def _whole_file(policy: Policy) -> Span | None:
+    """Return the file of a policy, for what is missing in it and has no line."""
+    name = policy.span_of("name")
+    return None if name is None else Span(name.file)

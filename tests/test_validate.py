@@ -125,7 +125,7 @@ def test_a_policy_without_activations_is_refused_by_a_front_end(target: str) -> 
     data = {key: value for key, value in DATA.items() if key != "activations"} | {
         "gradients": {"offload": False}
     }
-    assert {d.path for d in validate_policy(data, target=target)} == {"name", "gradients"}
+    assert {d.path for d in validate_policy(data, target=target)} == {"activations", "gradients"}
 
 
 def test_an_unknown_target_is_the_callers_mistake() -> None:

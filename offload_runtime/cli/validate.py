@@ -12,6 +12,8 @@ from offload_runtime.cli.given_facts import fact_option, given_facts
 from offload_runtime.cli.options import format_option, set_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
+from offload_runtime.policy import Policy
+from offload_runtime.policy_loading import read_policy
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE
 from offload_runtime.targets import EXPORT_TARGETS, TARGETS
 from offload_runtime.validate import FileVerdict, validate_file
@@ -50,7 +52,7 @@ def command(
         text="\n".join(_line(verdict) for verdict in verdicts),
         diagnostics=tuple(finding for verdict in verdicts for finding in verdict.diagnostics),
         exit_code=max(_exit_code(verdict) for verdict in verdicts),
-        next=_next(verdicts),
+        next=_next(verdicts, target, facts, overrides),
         diagnostics_are_output=True,
     )
 
@@ -73,12 +75,37 @@ def _line(verdict: FileVerdict) -> str:
     return f"{verdict.file}: {', '.join([*kind, *state, *found])}"
 
 
-def _next(verdicts: list[FileVerdict]) -> tuple[str, ...]:
-    """Suggest to read up on the first error, or to go on with the first policy."""
+def _next(
+    verdicts: list[FileVerdict], target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Suggest to read up on the first error, or to go on with the first policy, by a command that takes it."""
     errors = [finding for verdict in verdicts for finding in verdict.diagnostics if finding.is_error]
     if errors:
         return (f"offload codes {errors[0].code}",)
-    policies = [verdict.file for verdict in verdicts if verdict.kind == "Policy"]
-    return tuple(
-        shlex.join(["offload", "explain", file, "--model", "builtin:llama-tiny"]) for file in policies[:1]
-    )
+    for verdict in verdicts:
+        if verdict.kind == "Policy":
+            return _after_policy(verdict.file, target, facts, overrides)
+    return ()
+
+
+def _after_policy(
+    file: str, target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
+) -> tuple[str, ...]:
+    given = [word for text in overrides for word in ("--set", text)]
+    policy = read_policy(file, overrides).policy
+    has_activations = policy is not None and policy.activations is not None
+    if target not in EXPORT_TARGETS and has_activations:
+        return (shlex.join(["offload", "explain", file, "--model", "builtin:llama-tiny", *given]),)
+    given = [*(word for text in facts for word in ("--fact", text)), *given]
+    if target not in EXPORT_TARGETS and policy is not None:
+        target = _system_for(policy, facts)
+    return () if target is None else (shlex.join(["offload", "export", file, "--to", target, *given]),)
+
+
+def _system_for(policy: Policy, facts: tuple[str, ...]) -> str | None:
+    """Return a system that can honour a policy which this package's own front ends cannot."""
+    # Only here: what is known of other systems is read from their files.
+    from offload_runtime.export.exporter import export_policy
+
+    known = given_facts(facts)
+    return next((name for name in EXPORT_TARGETS if export_policy(policy, name, facts=known).ok), None)

@@ -153,3 +153,40 @@ def test_sarif_results_point_at_the_same_places_and_name_a_rule_each(offload: Of
     assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
     regions = [result["locations"][0]["physicalLocation"]["region"] for result in run["results"]]
     assert regions == [{"startLine": 6, "startColumn": 12}, {"startLine": 9, "startColumn": 19}]
+
+
+STATE = "apiVersion: offload/v1\nkind: Policy\nname: half\noptimizer_state: {offload_fraction: 0.5}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "following"),
+    [
+        (STATE, (), "offload export p.yaml --to deepspeed"),
+        (STATE, ("--for", "megatron-bridge"), "offload export p.yaml --to megatron-bridge"),
+        (
+            STATE,
+            ("--for", "megatron-bridge", "--fact", "pipeline_parallel=2"),
+            "offload export p.yaml --to megatron-bridge --fact pipeline_parallel=2",
+        ),
+        (
+            STATE.replace("0.5", "0.0"),
+            ("--for", "deepspeed", "--set", "optimizer_state.offload_fraction=1.0"),
+            "offload export p.yaml --to deepspeed --set optimizer_state.offload_fraction=1.0",
+        ),
+        (STATE, ("--for", "inductor"), "offload codes POL190"),
+    ],
+)
+def test_the_next_command_takes_the_policy_that_was_checked(
+    offload: Offload, folder: Path, text: str, args: tuple[str, ...], following: str
+) -> None:
+    (folder / "p.yaml").write_text(text)
+    finished = offload("validate", "p.yaml", *args)
+    assert f"next: {following}\n" in finished.stderr
+    assert offload(*following.split()[1:]).exit_code == 0
+
+
+def test_a_section_that_is_missing_is_looked_for_in_no_line(offload: Offload, folder: Path) -> None:
+    (folder / "p.yaml").write_text(STATE)
+    finished = offload("validate", "p.yaml", "--for", "inductor", "--format", "json")
+    found = {d["path"]: (d["file"], d["line"]) for d in finished.document["diagnostics"]}
+    assert found == {"activations": ("p.yaml", None), "optimizer_state": ("p.yaml", 4)}
