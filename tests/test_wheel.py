@@ -74,13 +74,30 @@ def test_it_carries_skills_policies_schemas_profiles_and_the_card(wheel: Path) -
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name.removeprefix("offload_runtime/") for name in names}
     for skill in list_skills():
-        assert {f".agents/skills/{skill.name}/{file}" for file in skill.files()} <= package
+        read = {file for file in skill.files() if not file.startswith("evals/")}
+        assert {f".agents/skills/{skill.name}/{file}" for file in read} <= package
     for policy in shipped_policies():
         assert {f"policies/{policy}/policy.yaml", f"policies/{policy}/cases.yaml"} <= package
     assert {f"profiles/{name}.yaml" for name in hardware_names()} <= package
     schemas = {path.name for path in (ROOT / "offload_runtime/schemas").glob("*.json")}
     assert {f"schemas/{name}" for name in schemas} <= package
     assert {"card.yaml", "py.typed"} <= package
+
+
+def test_it_carries_no_answers_to_the_evals(wheel: Path) -> None:
+    answers = [eval_["right_answer"] for eval_ in _evals()]
+    assert len(answers) > len(list_skills())
+    with zipfile.ZipFile(wheel) as files:
+        assert [name for name in files.namelist() if "evals" in name and name.endswith(".json")] == [
+            "offload_runtime/schemas/evals.schema.json"
+        ]
+        texts = [files.read(name).decode() for name in files.namelist() if "/.agents/" in name]
+    assert [answer for answer in answers if any(answer in text for text in texts)] == []
+
+
+def _evals() -> list[dict[str, Any]]:
+    files = [json.loads(path.read_text()) for path in (ROOT / "skills").glob("*/evals/evals.json")]
+    return [eval_ for file in files for eval_ in file["evals"]]
 
 
 def test_it_carries_nothing_but_the_package(wheel: Path) -> None:
@@ -108,7 +125,7 @@ def test_its_skills_are_listed_shown_and_checked(installed: Installed) -> None:
     verdicts = installed.data("skills", "check")["skills"]
     assert all(verdict["ok"] for verdict in verdicts)
     assert {tuple(verdict["not_checked"]) for verdict in verdicts} == {
-        ("numbers and tests, for want of a checkout",)
+        ("numbers, tests and evals, for want of a checkout",)
     }
 
 

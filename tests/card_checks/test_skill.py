@@ -139,7 +139,7 @@ def test_without_a_checkout_the_numbers_and_tests_are_said_to_be_unchecked(proje
     (verdict,) = checker.check([skill])
     # The symbol is looked up in the installed package, which has no such class.
     assert [finding.code for finding in verdict.diagnostics] == ["CRD301"]
-    assert verdict.not_checked == ("numbers and tests, for want of a checkout",)
+    assert verdict.not_checked == ("numbers, tests and evals, for want of a checkout",)
     assert verdict.checks.numbers == 0
     with pytest.raises(ValueError, match="in a checkout"):
         checker.check([skill], run_tests=True)
