@@ -64,12 +64,13 @@ class Launch:
 class KernelMap:
     """The kernels of one graph in execution order.
 
-    ``kernel_of`` maps operators whose results stay in memory to indices of ``kernels``. ``written`` are the storages
-    that a kernel leaves in memory.
+    ``kernel_of`` maps operators whose results stay in memory to indices of ``kernels``. ``storages`` are all of the
+    graph, ``written`` those that a kernel leaves in memory.
     """
 
     kernels: tuple[Launch, ...]
     kernel_of: Mapping[fx.Node, int]
+    storages: tuple[Storage, ...]
     written: tuple[Storage, ...]
     _readers: Mapping[fx.Node, frozenset[int]]
 
@@ -153,7 +154,8 @@ def group_kernels(nodes: Sequence[fx.Node], *, fused: bool) -> KernelMap:
     members: dict[fx.Node, list[fx.Node]] = defaultdict(list)
     for node in real:
         members[groups[node]].append(node)
-    written = [storage for storage in find_storages(nodes) if _is_stored(storage, groups)]
+    storages = tuple(find_storages(nodes))
+    written = tuple(storage for storage in storages if _is_stored(storage, groups))
     stored = {launch_of(storage.base) for storage in written}
     order = _order(members, groups, bodies, stored, nodes)
     position = {node: index for index, node in enumerate(nodes)}
@@ -164,7 +166,7 @@ def group_kernels(nodes: Sequence[fx.Node], *, fused: bool) -> KernelMap:
         for value in kernel.reads:
             readers[value].add(index)
     frozen = {value: frozenset(indices) for value, indices in readers.items()}
-    return KernelMap(kernels, MappingProxyType(kernel_of), tuple(written), MappingProxyType(frozen))
+    return KernelMap(kernels, MappingProxyType(kernel_of), storages, written, MappingProxyType(frozen))
 
 
 @dataclass(frozen=True)

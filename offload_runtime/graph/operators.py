@@ -132,15 +132,21 @@ def _class_of(target: OpOverload | HigherOrderOperator) -> str:
 
 def is_collective(target: object) -> bool:
     """Say whether an operator talks to other ranks (or waits for one that does); never offloaded."""
-    if not isinstance(target, OpOverload):
-        return False
+    return isinstance(target, OpOverload) and _is_collective(target)
+
+
+@cache
+def _is_collective(target: OpOverload) -> bool:
     return target.namespace in COLLECTIVE_NAMESPACES or bool(COLLECTIVE_NAME.search(target.name()))
 
 
 def is_random(target: object) -> bool:
     """Say whether an operator draws from a random number generator (by tag, or Inductor's seed primitives)."""
-    if not isinstance(target, OpOverload):
-        return False
+    return isinstance(target, OpOverload) and _is_random(target)
+
+
+@cache
+def _is_random(target: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags or target.name() in (
         "prims::inductor_seed",
         "prims::inductor_seeds",
@@ -151,8 +157,11 @@ def is_random(target: object) -> bool:
 
 def is_view(target: object) -> bool:
     """Say whether an operator returns an alias of an argument that it does not write (by schema)."""
-    if not isinstance(target, OpOverload):
-        return False
+    return isinstance(target, OpOverload) and _is_view(target)
+
+
+@cache
+def _is_view(target: OpOverload) -> bool:
     returns = target._schema.returns
     if any(
         argument.alias_info is not None and argument.alias_info.is_write

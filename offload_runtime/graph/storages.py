@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Literal
 
 import torch
@@ -49,12 +50,12 @@ class Storage:
         """The tensor that brought the storage into being."""
         return self.nodes[0]
 
-    @property
+    @cached_property
     def writer(self) -> fx.Node:
         """The last tensor of the set that is not a mere view: its operator is what a policy sees."""
         return next((node for node in reversed(self.nodes) if _writes_own_output(node)), self.base)
 
-    @property
+    @cached_property
     def is_input(self) -> bool:
         """Whether the storage came in from outside the graph."""
         return any(node.op in ("placeholder", "get_attr") for node in self.nodes)
@@ -209,7 +210,7 @@ def _is_unknown(node: fx.Node) -> bool:
 def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
     """Return the arguments that the schema lets the tensor of ``node`` alias."""
     source = _producer(node)
-    if not isinstance(source.target, OpOverload):
+    if not isinstance(source.target, OpOverload) or not _returns_aliases(source.target):
         return []
     returns = source.target._schema.returns
     if source is not node and len(returns) > 1 and isinstance(node.args[1], int):
@@ -243,6 +244,19 @@ def _unpacked(node: fx.Node) -> tuple[fx.Node, tuple[object, ...]]:
     return node, path
 
 
+@cache
+def _returns_aliases(target: OpOverload) -> bool:
+    return any(value.alias_info is not None for value in target._schema.returns)
+
+
+@cache
+def _writes_arguments(target: OpOverload) -> bool:
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in target._schema.arguments
+    )
+
+
 def _bound_arguments(node: fx.Node) -> list[tuple[torch.Argument, fx.Node]]:
     assert isinstance(node.target, OpOverload)
     bound = []
@@ -258,7 +272,7 @@ def _may_write(user: fx.Node, read: fx.Node) -> bool:
         return False
     if _is_unknown(user):
         return True
-    return any(
+    return _writes_arguments(user.target) and any(
         value is read and argument.alias_info is not None and argument.alias_info.is_write
         for argument, value in _bound_arguments(user)
     )
@@ -270,13 +284,7 @@ def _writes_own_output(node: fx.Node) -> bool:
         return True
     target = node.target
     if isinstance(target, OpOverload):
-        if any(
-            argument.alias_info is not None and argument.alias_info.is_write
-            for argument in target._schema.arguments
-        ):
-            return True
-        aliases = any(value.alias_info is not None for value in target._schema.returns)
-        return not aliases and not _sharing_arguments(node)
+        return _writes_arguments(target) or (not _returns_aliases(target) and not _sharing_arguments(node))
     return not _aliased_arguments(node) and not _sharing_arguments(node)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from offload_runtime.passes.tag import MIN_SLICED_SHARE, JudgedStorage
 __all__ = [
     "SavedStorage",
     "collect_candidates",
+    "computed_again",
     "count_replayed_views",
     "read_timeline",
     "saved_storages",
@@ -87,17 +89,24 @@ def collect_candidates(
     return candidates if view_replay else _without_view_replay(stored, candidates, partition)
 
 
-def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Partition) -> int:
+def computed_again(partition: Partition) -> dict[str, list[fx.Node]]:
+    """Return the tensors that backward computes, by the node of the joint graph that each is a copy of."""
+    found: dict[str, list[fx.Node]] = defaultdict(list)
+    for node in partition.backward.graph.nodes:
+        origin = origin_of(node)
+        if node.op == "call_function" and origin is not None and tensor_of(node) is not None:
+            found[origin].append(node)
+    return found
+
+
+def count_replayed_views(
+    item: SavedStorage, candidate: Candidate, computed: Mapping[str, Sequence[fx.Node]]
+) -> int:
     """Count the views of a storage that backward's own operations read and that are rebuilt from what moves.
 
-    Saved views are replayed from their base; views that were not saved are computed again in backward.
+    Saved views are replayed from their base; views that were not saved are ``computed`` again in backward.
     """
-    names = {node.name for node in item.judged.storage.nodes}
-    again = {
-        node
-        for node in partition.backward.graph.nodes
-        if node.op == "call_function" and tensor_of(node) is not None and origin_of(node) in names
-    }
+    again = {copy for node in item.judged.storage.nodes for copy in computed.get(node.name, ())}
     read = [node for node in again if any(user not in again for user in node.users)]
     return len(read) + sum(len(source.views) for source in candidate.sources)
 
@@ -105,12 +114,13 @@ def count_replayed_views(item: SavedStorage, candidate: Candidate, partition: Pa
 def _without_view_replay(
     stored: Sequence[SavedStorage], candidates: Sequence[Candidate], partition: Partition
 ) -> list[Candidate]:
+    computed = computed_again(partition)
     return [
         replace(
             candidate,
             obstacle=candidate.obstacle or "backward reads it through views, and view replay is off",
         )
-        if count_replayed_views(item, candidate, partition)
+        if count_replayed_views(item, candidate, computed)
         else candidate
         for item, candidate in zip(stored, candidates, strict=True)
     ]

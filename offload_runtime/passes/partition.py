@@ -1,7 +1,7 @@
 """Split a tagged joint graph into forward and backward with torch's own partitioner, and read what crosses.
 
-The only module that names ``torch._functorch.partitioners``; both functions are present in torch 2.11 and
-2.13, as is ``torch._guards.detect_fake_mode``.
+The only module that names ``torch._functorch.partitioners`` and ``torch.fx._lazy_graph_module``; what it calls of them
+is present in torch 2.11 and 2.13, as is ``torch._guards.detect_fake_mode``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import fx
 from torch._functorch import partitioners
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import _lazy_graph_module as lazy
 
 from offload_runtime.graph.storages import tensor_of
 
@@ -51,13 +52,17 @@ class Partition:
 
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy of a graph that passes may change; the values of its nodes (fake tensors) are shared."""
+    """Return a copy of a graph that passes may change; the values of its nodes (fake tensors) are shared.
+
+    Its Python code is written when it is first called or read: most copies are planned on and never run.
+    """
     graph = fx.Graph()
     result = graph.graph_copy(gm.graph, {}, return_output_node=True)
     assert isinstance(result, tuple), "a captured graph ends in an output"
     value, output = result
     graph.output(value).meta = copy.copy(output.meta)
-    return fx.GraphModule(gm, graph)
+    with lazy._use_lazy_graph_module(True):
+        return lazy._make_graph_module(gm, graph)
 
 
 def partition_pass(
@@ -80,7 +85,8 @@ def partition_pass(
     )
     if splitter == "save_everything":
         _give_dead_calls_a_user(gm.graph)
-    with _fake_mode_of(gm):
+    # As torch.compile does: what is planned and not run needs no Python code.
+    with lazy._use_lazy_graph_module(True), _fake_mode_of(gm):
         forward, backward = split(
             gm,
             example_inputs,

@@ -67,8 +67,8 @@ def record_tape(partition: Partition, *, fused: bool = False) -> Tape:
 
 def _stays_in_kernel(nodes: list[fx.Node]) -> set[fx.Node]:
     """Return the tensors that begin a storage which no kernel leaves in memory."""
-    written = {storage.base for storage in group_kernels(nodes, fused=True).written}
-    return {storage.base for storage in find_storages(nodes)} - written
+    kernels = group_kernels(nodes, fused=True)
+    return {storage.base for storage in kernels.storages} - {storage.base for storage in kernels.written}
 
 
 def _is_host(storage: Storage) -> bool:

@@ -15,7 +15,7 @@ from offload_runtime.compiler import Fate
 from offload_runtime.graph.costs import cost_of_kernel, duration_ms, workspace_bytes
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.graph.kernels import group_kernels, is_scatter, is_unfusible, launch_of
-from offload_runtime.graph.storages import Storage, find_storages
+from offload_runtime.graph.storages import Storage
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Candidate, Transfer
 from offload_runtime.passes.candidates import SavedStorage
@@ -140,7 +140,8 @@ class _Side:
         self, joint: JointGraph, nodes: list[fx.Node], fused: bool, profile: HardwareProfile, offset: int
     ) -> None:
         self.map = group_kernels(nodes, fused=fused)
-        self.storages = find_storages(nodes)
+        self.storages = self.map.storages
+        self.storage_of = {node: storage for storage in self.storages for node in storage.nodes}
         self.offset = offset
         self.written = {id(storage.base) for storage in self.map.written}
         position = {node: index for index, node in enumerate(nodes)}
@@ -188,10 +189,10 @@ def _item(
 ) -> Item:
     created = first.creation(item.storage)
     forward = first.reads(item.storage)
-    inputs = {saved.backward for saved in item.saved}
-    backward = [
-        read for storage in second.storages if inputs & set(storage.nodes) for read in second.reads(storage)
+    received = [
+        second.storage_of[saved.backward] for saved in item.saved if saved.backward in second.storage_of
     ]
+    backward = [read for storage in received for read in second.reads(storage)]
     start, end = second.offset, second.offset + len(second.kernels) - 1
     ready = max(
         [created or 0]
@@ -224,7 +225,6 @@ def _forward_regions(
     What no policy judged may be saved, too: what backward derives from forward values alone, computed in forward.
     """
     inputs = {saved.forward: saved.backward for saved in partition.saved}
-    received = {node: storage for storage in second.storages for node in storage.nodes}
     items = {id(item.storage.base) for item in stored}
     returned = partition.returned_to_caller
     resident = 0
@@ -239,7 +239,7 @@ def _forward_regions(
         last = max(side.reads(storage), default=created)
         if any(node in returned for node in storage.nodes):
             last = second.offset + len(second.kernels) - 1
-        for crossing in (received[inputs[node]] for node in storage.nodes if node in inputs):
+        for crossing in (second.storage_of[inputs[node]] for node in storage.nodes if node in inputs):
             last = max([last, *second.reads(crossing)])
         regions.append(Region(storage.base.name, storage.num_bytes, created, last))
     return resident, regions
@@ -251,7 +251,7 @@ def _backward_regions(side: _Side, partition: Partition, total: int) -> list[Reg
     output = partition.backward.graph.output_node()
     regions = []
     for storage in side.storages:
-        if saved & set(storage.nodes) or (not storage.is_input and not side.is_written(storage)):
+        if not saved.isdisjoint(storage.nodes) or (not storage.is_input and not side.is_written(storage)):
             continue
         created = side.offset if storage.is_input else side.creation(storage)
         if created is None:

@@ -9,7 +9,7 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.offload_plan import Candidate, TensorVerdict
-from offload_runtime.passes.candidates import count_replayed_views
+from offload_runtime.passes.candidates import computed_again, count_replayed_views
 from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.selection import Selected
@@ -24,8 +24,9 @@ def collect_verdicts(
     """Return the verdicts in forward order. Raises RefusedError where a ``must`` rule does not hold."""
     partition = selected.partition
     planned = selected.planned is not None
+    computed = computed_again(partition)
     verdicts = [
-        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, partition))
+        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, computed))
         if fate == "offload"
         else _kept(item.judged, candidate, reason, joint.mutated, planned)
         for item, candidate, fate, reason in zip(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.lanes import simulate_problem, step_ms
@@ -62,7 +63,7 @@ class Evaluator:
         return self._scores[key]
 
     def _score(self, fates: Sequence[Fate], excess: int, taken_ms: float) -> Score:
-        num_recomputed = sum(fate == "recompute" for fate in fates)
+        num_recomputed = fates.count("recompute")
         return (excess, round(taken_ms, 6), self.moved_bytes(fates), num_recomputed)
 
     def excess(self, fates: Sequence[Fate]) -> int:
@@ -73,20 +74,20 @@ class Evaluator:
 
     def moved_bytes(self, fates: Sequence[Fate]) -> int:
         """Return the bytes that cross the link in each direction."""
-        return sum(
-            item.moved_bytes
-            for item, fate in zip(self.problem.trace.items, fates, strict=True)
-            if fate == "offload"
-        )
+        return sum(compress(self.problem.moved_bytes, [fate == "offload" for fate in fates]))
 
     def _excess(self, fates: Sequence[Fate], uses: Uses, curve: Sequence[int]) -> int:
         limits = self.limits
         excess = 0
         if limits.device is not None:
             excess += max(0, max(curve, default=0) - limits.device)
+        if limits.budget is None and limits.host is None:
+            return excess
+        moved_bytes = self.moved_bytes(fates)
         if limits.budget is not None:
-            excess += max(0, self.moved_bytes(fates) - limits.budget)
-        if limits.host is not None:
+            excess += max(0, moved_bytes - limits.budget)
+        # All of it together is the most that can be on the host at once.
+        if limits.host is not None and moved_bytes > limits.host:
             excess += max(0, max(host_curve(self.problem, fates, uses), default=0) - limits.host)
         return excess
 

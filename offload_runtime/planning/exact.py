@@ -19,18 +19,13 @@ from offload_runtime.planning.lifetimes import (
 )
 from offload_runtime.planning.relaxation import earliest_first_uses
 
-__all__ = ["MAX_ITEMS", "exact_floor", "exact_least_time", "undecided"]
+__all__ = ["MAX_ITEMS", "exact_floor", "exact_least_time"]
 
 MAX_ITEMS = 10
 """The number of items with a choice up to which a problem is solved exactly."""
 
 _MISFIT: Score = (1, 0.0, 0, 0)
 """No combination that fits scores as badly as this."""
-
-
-def undecided(problem: Problem) -> list[int]:
-    """Return the items with more than one permitted fate."""
-    return [index for index in range(len(problem.trace.items)) if len(permitted(problem, index)) > 1]
 
 
 def exact_least_time(evaluator: Evaluator) -> tuple[Fate, ...] | None:
@@ -71,7 +66,7 @@ def _branch(
     Returns None where nothing fits.
     """
     items = problem.trace.items
-    order = sorted(undecided(problem), key=lambda i: (-items[i].num_bytes, i))
+    order = sorted(problem.undecided, key=lambda i: (-items[i].num_bytes, i))
     fates = list(untouched(problem))
     best_fates: tuple[Fate, ...] | None = None
     best_score = _MISFIT

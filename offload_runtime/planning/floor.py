@@ -8,7 +8,7 @@ from dataclasses import replace
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.bound import relaxed_or_none
 from offload_runtime.planning.evaluation import Evaluator, permitted, untouched
-from offload_runtime.planning.exact import MAX_ITEMS, exact_floor, undecided
+from offload_runtime.planning.exact import MAX_ITEMS, exact_floor
 from offload_runtime.planning.lifetimes import Problem, effective_uses, least_curve
 from offload_runtime.planning.limits import Holder, Infeasible, Limits
 from offload_runtime.planning.rounding import repair, rounded
@@ -26,7 +26,7 @@ def floor_fates(problem: Problem, limits: Limits) -> tuple[Fate, ...] | None:
     Exact for small problems, and where everything that can leave the device may be offloaded.
     """
     evaluator = Evaluator(problem, replace(limits, device=None, step_ms=None))
-    if len(undecided(problem)) <= MAX_ITEMS:
+    if len(problem.undecided) <= MAX_ITEMS:
         return exact_floor(evaluator)
     all_leave, stays = _all_leave(problem), untouched(problem)
     relaxed = relaxed_or_none(problem, evaluator.limits, least_peak=True)

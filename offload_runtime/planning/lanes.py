@@ -58,10 +58,9 @@ def step_ms(problem: Problem, fates: Sequence[Fate], moves: Sequence[Move], uses
 def recompute_ms_by_kernel(problem: Problem, fates: Sequence[Fate], uses: Uses) -> dict[int, float]:
     """Return how long recomputation runs right before each kernel."""
     added: defaultdict[int, float] = defaultdict(float)
-    for index in problem.users_first:
-        recompute = problem.trace.items[index].recompute
-        if fates[index] == "recompute" and recompute is not None:
-            added[uses.first[index]] += recompute.duration_ms
+    for index, duration_ms, _ in problem.recomputations:
+        if fates[index] == "recompute":
+            added[uses.first[index]] += duration_ms
     return dict(added)
 
 

@@ -29,6 +29,10 @@ class Problem:
     kernel (one more at the end). ``d2h_ms`` and ``h2d_ms`` are the copy times of each item, alone on the link.
     ``users_first`` lists the items that can be recomputed, an item after those that are recomputed from it.
     ``choices`` are the fates that each item can have, in a fixed order: staying, offload, recompute.
+    ``first_uses``, ``last_uses`` and ``moved_bytes`` are those of each item by itself, ``recomputations`` the index,
+    duration in ms and needs of the items of ``users_first``, and ``lifetimes`` the index, creation, last forward use
+    and bytes of the items that take memory: searches ask for these thousands of times. ``undecided`` are the items
+    with more than one possible fate.
     """
 
     trace: StepTrace
@@ -41,6 +45,12 @@ class Problem:
     h2d_ms: tuple[float, ...]
     users_first: tuple[int, ...]
     choices: tuple[tuple[Fate, ...], ...]
+    first_uses: tuple[int, ...]
+    last_uses: tuple[int, ...]
+    moved_bytes: tuple[int, ...]
+    recomputations: tuple[tuple[int, float, tuple[int, ...]], ...]
+    lifetimes: tuple[tuple[int, int, int, int], ...]
+    undecided: tuple[int, ...]
 
     @classmethod
     def of(cls, trace: StepTrace, link: LinkRates) -> Problem:
@@ -50,6 +60,8 @@ class Problem:
         for region in trace.regions:
             steps[region.first] += region.num_bytes
             steps[region.last + 1] -= region.num_bytes
+        users_first = _users_first(trace.items)
+        choices = tuple(map(_choices, trace.items))
         return cls(
             trace=trace,
             link=link,
@@ -59,8 +71,22 @@ class Problem:
             region_steps=tuple(steps),
             d2h_ms=tuple(_copy_ms(item, link.d2h_bytes_per_ms, link) for item in trace.items),
             h2d_ms=tuple(_copy_ms(item, link.h2d_bytes_per_ms, link) for item in trace.items),
-            users_first=_users_first(trace.items),
-            choices=tuple(map(_choices, trace.items)),
+            users_first=users_first,
+            choices=choices,
+            first_uses=tuple(item.first_backward_use for item in trace.items),
+            last_uses=tuple(item.last_backward_use for item in trace.items),
+            moved_bytes=tuple(item.moved_bytes for item in trace.items),
+            recomputations=tuple(
+                (index, recompute.duration_ms, recompute.needs)
+                for index in users_first
+                if (recompute := trace.items[index].recompute) is not None
+            ),
+            lifetimes=tuple(
+                (index, item.created, item.last_forward_use, item.num_bytes)
+                for index, item in enumerate(trace.items)
+                if item.num_bytes
+            ),
+            undecided=tuple(index for index, fates in enumerate(choices) if len(fates) > 1),
         )
 
 
@@ -74,29 +100,31 @@ class Uses:
 
 def effective_uses(problem: Problem, fates: Sequence[Fate]) -> Uses:
     """Return when each item has to be on the device for backward, given which items are recomputed."""
-    items = problem.trace.items
-    first = [item.first_backward_use for item in items]
-    last = [item.last_backward_use for item in items]
-    for index in problem.users_first:
-        recompute = items[index].recompute
-        if fates[index] != "recompute" or recompute is None:
-            continue
-        for needed in recompute.needs:
-            first[needed] = min(first[needed], first[index])
-            last[needed] = max(last[needed], first[index])
+    first, last = list(problem.first_uses), list(problem.last_uses)
+    for index, _, needs in problem.recomputations:
+        if fates[index] == "recompute":
+            at = first[index]
+            for needed in needs:
+                if at < first[needed]:
+                    first[needed] = at
+                if at > last[needed]:
+                    last[needed] = at
     return Uses(first, last)
 
 
 def least_curve(problem: Problem, fates: Sequence[Fate], uses: Uses) -> list[int]:
     """Return device bytes per kernel if every copy took no time: what no placement of the moves gets below."""
-    intervals: list[tuple[int, int, int]] = []
-    for item, fate, first, last in zip(problem.trace.items, fates, uses.first, uses.last, strict=True):
-        if fate in ("save", "skip"):
-            intervals.append((item.created, last, item.num_bytes))
-        else:
-            intervals.append((item.created, item.last_forward_use, item.num_bytes))
-            intervals.append((first, last, item.num_bytes))
-    return curve_of(problem.region_steps, intervals)
+    changed = list(problem.region_steps)
+    first, last = uses.first, uses.last
+    for index, created, last_forward_use, num_bytes in problem.lifetimes:
+        changed[created] += num_bytes
+        changed[last[index] + 1] -= num_bytes
+        fate = fates[index]
+        if fate != "save" and fate != "skip":
+            changed[last_forward_use + 1] -= num_bytes
+            changed[first[index]] += num_bytes
+    changed.pop()
+    return list(accumulate(changed))
 
 
 def host_curve(problem: Problem, fates: Sequence[Fate], uses: Uses) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import compress
 
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.evaluation import Evaluator, permitted, rests, untouched
@@ -97,10 +98,11 @@ def _cheapest(
     curve = least_curve(problem, fates, effective_uses(problem, fates))
     peak_at = curve.index(max(curve))
     until_ms = problem.until_ms[min(peak_at, problem.trace.num_forward)]
-    copied_ms = sum(problem.d2h_ms[i] for i, fate in enumerate(fates) if fate == "offload")
+    copied_ms = sum(compress(problem.d2h_ms, [fate == "offload" for fate in fates]))
     moved_bytes = evaluator.moved_bytes(fates)
     best: tuple[float, int, Fate] | None = None
-    for index, item in enumerate(items):
+    for index in problem.undecided:
+        item = items[index]
         if not rests(fates[index]) or not item.last_forward_use < peak_at < item.first_backward_use:
             continue
         for fate in permitted(problem, index)[1:]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from offload_runtime.compiler import Fate
 from offload_runtime.planning.bound import relaxed_or_none
 from offload_runtime.planning.evaluation import Evaluator, Plan, untouched
-from offload_runtime.planning.exact import MAX_ITEMS, exact_least_time, undecided
+from offload_runtime.planning.exact import MAX_ITEMS, exact_least_time
 from offload_runtime.planning.floor import floor_fates, holders_at, infeasible
 from offload_runtime.planning.improvement import improve
 from offload_runtime.planning.lanes import simulate_problem
@@ -133,7 +133,7 @@ def _least_time(
         return plan, plan.simulation.step_ms
     relaxed = relaxed_or_none(problem, limits)
     bound_ms = None if relaxed is None else relaxed.step_ms
-    if len(undecided(problem)) <= MAX_ITEMS:
+    if len(problem.undecided) <= MAX_ITEMS:
         fates = exact_least_time(evaluator)
         return None if fates is None else (evaluator.plan(fates), bound_ms)
     starts = [untouched(problem)]
@@ -159,7 +159,7 @@ def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
     The limit is found by bisection between the bound (or the floor) and the peak of the best plan so far.
     """
     assert limits.step_ms is not None
-    exact = len(undecided(problem)) <= MAX_ITEMS
+    exact = len(problem.undecided) <= MAX_ITEMS
     fastest = _least_time(problem, limits, _NUM_EVALUATIONS)
     if fastest is None:
         raise infeasible(problem, limits, None)

@@ -25,7 +25,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
-from torch._inductor import compile_fx as inductor
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 
@@ -65,18 +64,22 @@ def capture_joint_graphs(
     ``mode`` is ``graph`` or ``inductor``. With ``accelerator`` the graphs are those of a CUDA device. Without ``fake``
     they are those of the device that the tensors are on: what a graph break leaves to Python runs with their values,
     and what forward changes is changed. Raises what torch.compile raises for a model that it cannot trace.
+
+    With ``fake`` the call ends as soon as one graph holds all of the module's forward: nothing else would be captured.
     """
     kwargs = kwargs or {}
     context: AbstractContextManager[Any] = nullcontext()
     if fake:
         module, args, kwargs, context = as_fake(module, args, kwargs)
     accelerator = accelerator and fake
-    collector = _Collector(module, mode, accelerator)
+    collector = _Collector(module, mode, accelerator, is_whole_call=not fake)
     whole_operators = accelerator_operators() if accelerator else nullcontext()
     with context, functorch_config.patch(enable_autograd_cache=False), whole_operators:
         torch.compiler.reset()
         try:
             torch.compile(module, backend=collector.compile, dynamic=False)(*args, **kwargs)
+        except _AllCaptured:
+            pass
         finally:
             torch.compiler.reset()
     return tuple(collector.graphs)
@@ -123,13 +126,18 @@ def as_fake(
     return fake_module(module, mode), args, kwargs, mode
 
 
-class _Collector:
-    """The back end of a capture: keeps each joint graph, and lets fake tensors run through it."""
+class _AllCaptured(BaseException):
+    """Ends a capture. No ``Exception``: torch would wrap it, or take it for a failure of the back end."""
 
-    def __init__(self, module: nn.Module, mode: str, accelerator: bool) -> None:
+
+class _Collector:
+    """The back end of a capture: keeps each joint graph, and lets fake tensors run through it where others follow."""
+
+    def __init__(self, module: nn.Module, mode: str, accelerator: bool, *, is_whole_call: bool) -> None:
         self.module = module
         self.mode = mode
         self.accelerator = accelerator
+        self.is_whole_call = is_whole_call
         self.partial = False
         self.graphs: list[CapturedGraph] = []
 
@@ -138,9 +146,13 @@ class _Collector:
         self.partial = self.partial or bool(getattr(reason, "graph_break", False))
         if self.accelerator:
             _call_as_on_accelerator(gm)
+        is_last = not self.is_whole_call and not self.partial and _is_whole_forward(reason, self.module)
         names = locate_graph(gm, example_inputs, self.module, partial=self.partial)
-        partitioner = _KeepJoint(self, names)
+        partitioner = _KeepJoint(self, names, is_last)
         if self.mode == "inductor":
+            # Importing it takes two seconds, and mode graph has no use for it.
+            from torch._inductor import compile_fx as inductor
+
             compiled: Any = inductor.compile_fx(
                 gm,
                 list(example_inputs),
@@ -159,12 +171,28 @@ def _run_as_it_is(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: A
     return boxed_nop(gm, list(example_inputs))
 
 
-class _KeepJoint(CustomPartitionerFn):
-    """Keep a copy of the joint graph, then split it in torch's simplest way."""
+def _is_whole_forward(reason: object, module: nn.Module) -> bool:
+    """Whether Dynamo traced the forward of ``module`` itself from its begin to its return, and no hook follows it.
 
-    def __init__(self, collector: _Collector, names: ModelNames) -> None:
+    What goes on after a graph break, or begins within a frame that Dynamo left alone, has another code at its root.
+    """
+    stack = getattr(reason, "user_stack", None)
+    code = getattr(module.forward, "__code__", None)
+    if not stack or code is None or getattr(reason, "graph_break", True):
+        return False
+    if module._forward_hooks or torch.nn.modules.module._global_forward_hooks:
+        return False
+    root, lines = stack[0], {line for _, _, line in code.co_lines()}
+    return (root.filename, root.name) == (code.co_filename, code.co_name) and root.lineno in lines
+
+
+class _KeepJoint(CustomPartitionerFn):
+    """Keep the joint graph: of the last one itself, of others a copy, and these are split in torch's simplest way."""
+
+    def __init__(self, collector: _Collector, names: ModelNames, is_last: bool) -> None:
         self.collector = collector
         self.names = names
+        self.is_last = is_last
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -173,6 +201,9 @@ class _KeepJoint(CustomPartitionerFn):
         inputs = JointInputs(joint_inputs, kwargs["num_fwd_outputs"], static, self.names)
         gm.graph.eliminate_dead_code()
         whole = CapturedGraph(gm, inputs)
+        if self.is_last:
+            self.collector.graphs.append(whole)
+            raise _AllCaptured
         self.collector.graphs.append(replace(whole, module=whole.copy()))
         forward, backward = partitioners.default_partition(
             gm,

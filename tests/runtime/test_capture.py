@@ -124,3 +124,65 @@ def test_what_stands_after_a_break_inside_of_a_module_is_named_from_the_root() -
     product, seen = "aten.addmm.default", "aten.{}.default".format
     assert {("embed", product), ("", seen("tanh")), ("body.up", product), ("body", seen("sin"))} <= names
     assert {("body.down", product), ("body", seen("cos")), ("head", product), ("", seen("sigmoid"))} <= names
+
+
+class Part(nn.Module):
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(num_in, num_out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight)
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = Part(8, 16), Part(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.down(self.up(x)))
+
+
+class Apart(Whole):
+    """Dynamo leaves its forward alone, and begins with each of its parts."""
+
+    forward = torch._dynamo.disable(Whole.forward, recursive=False)
+
+
+def hooked() -> nn.Module:
+    module = Whole()
+    module.register_forward_hook(lambda module, args, output: torch.cos(output))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("build", "operators"),
+    [
+        (Whole, [["mm", "tanh", "mm", "tanh", "sin"]]),
+        (Apart, [["mm", "tanh"], ["mm", "tanh"]]),
+        (hooked, [["mm", "tanh", "mm", "tanh", "sin"], ["cos"]]),
+    ],
+)
+def test_all_graphs_of_a_call_are_captured(
+    build: Callable[[], nn.Module], operators: list[list[str]]
+) -> None:
+    graphs = capture_joint_graphs(build(), [torch.randn(2, 8, requires_grad=True)], accelerator=False)
+    joints = [
+        read_joint_graph(
+            graph.copy(),
+            num_fwd_outputs=graph.inputs.num_fwd_outputs,
+            static_input_indices=graph.inputs.static_input_indices,
+            names=graph.inputs.names,
+        )
+        for graph in graphs
+    ]
+    forward = [
+        [
+            activation.op.split(".")[1]
+            for storage, activation in forward_activations(joint)
+            if not storage.is_input
+        ]
+        for joint in joints
+    ]
+    assert forward == operators
