@@ -98,7 +98,11 @@ def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
 
 def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
     settled = mechanism.when is not None and _usable(mechanism, sheet) is True
-    return mechanism.name if settled or mechanism.needs is None else f"{mechanism.name} (needs {mechanism.needs})"
+    return (
+        mechanism.name
+        if settled or mechanism.needs is None
+        else f"{mechanism.name} (needs {mechanism.needs})"
+    )
 
 
 def _fitting_summary(result: FactsResult) -> str:

@@ -147,7 +147,8 @@ CODES = (
         "EXP907",
         "error",
         "a setting and a fact contradict each other",
-        "--setting writes what --fact says is otherwise; the constraints would be checked against a run that is not the one that is configured.",
+        "--setting writes what --fact says is otherwise; the constraints would be checked against a "
+        "run that is not the one that is configured.",
         "Leave one of them out, or give both the same value.",
         bad_example=(
             "# optimizer.yaml\n"
@@ -172,7 +173,8 @@ CODES = (
         "EXP908",
         "error",
         "facts that no run can have together",
-        "The degrees of parallelism do not divide world_size, another system is said to run the training, or an optimizer without state has its state offloaded.",
+        "The degrees of parallelism do not divide world_size, another system is said to run the "
+        "training, or an optimizer without state has its state offloaded.",
         "Correct the facts, or the policy.",
         bad_example=(
             "# optimizer.yaml\n"
@@ -197,7 +199,8 @@ CODES = (
         "honoured approximately, or worth knowing",
         "The target does nearly what the clause says, or the export as a whole has a consequence or a condition that "
         "no fact was given for; the note names it. Some of these are errors in another version or launcher.",
-        "Read it. Where it says that something is refused, needed or moves nothing, change the policy or the setting.",
+        "Read it. Where it says that something is refused, needed or moves nothing, change the "
+        "policy or the setting.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"
@@ -269,7 +272,8 @@ CODES = (
         "EXP913",
         "note",
         "the version that an export is about",
-        "Keys, ranges and constraints of a target change with its releases; what is known of it is about one version.",
+        "Keys, ranges and constraints of a target change with its releases; what is known of it is "
+        "about one version.",
         "With another version, run the target's own configuration check on the export.",
         message_example="deepspeed: what is known is about DeepSpeed 0.19.8, compared with it on 2026-11-29",
     ),
@@ -277,7 +281,8 @@ CODES = (
         "EXP914",
         "note",
         "facts that are checked and not written",
-        "Facts about the configuration that the target is not known to have a setting for are compared with its constraints, and the export does not set them.",
+        "Facts about the configuration that the target is not known to have a setting for are "
+        "compared with its constraints, and the export does not set them.",
         "Set them where the run is configured or launched.",
         bad_example=(
             "# optimizer.yaml\n"
