@@ -101,7 +101,9 @@ def test_a_policy_that_offloads_moves_what_it_planned_and_changes_no_bit(graph_r
 
 @pytest.mark.timeout(600)
 def test_under_inductor_too_no_bit_changes() -> None:
-    assert_offloads_bitwise(compare_training(TINY, policy(), steps=2, mode="inductor"), "inductor")
+    # With fewer tokens the peak is that of the gradients, which no fate of an activation changes.
+    request = replace(TINY, batch=8)
+    assert_offloads_bitwise(compare_training(request, policy(), steps=2, mode="inductor"), "inductor")
 
 
 def test_progress_names_the_phase_after_each_step(
