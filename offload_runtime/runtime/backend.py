@@ -2,8 +2,8 @@
 
 Both modes hand AOTAutograd one and the same partitioner, which applies the policy: mode ``graph`` runs the rewritten FX
 graphs as they are, mode ``inductor`` compiles them. The only module that names torch's private compile entry points
-(``torch._inductor.compile_fx``, ``custom_partitioner_fn``, ``torch._functorch.config``, ``torch._guards``); all are
-present in torch 2.11 and 2.13.
+(``torch._inductor.compile_fx`` and ``config``, ``custom_partitioner_fn``, ``torch._functorch.config``,
+``torch._guards``); all are present in torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
+from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 import offload_runtime
@@ -135,6 +136,7 @@ class _PolicyPartitioner(CustomPartitionerFn):
         self.graph: CompiledGraph | None = None
         self.planned_bytes = PlannedBytes(0)
         self.host_inputs: set[int] = set()
+        self.has_transfers = False
 
     def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Run a graph as it is. It reuses no saved buffer, so ``retain_graph=True`` is allowed."""
@@ -144,7 +146,12 @@ class _PolicyPartitioner(CustomPartitionerFn):
     def compile_inductor(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         """Compile a graph with Inductor, which may compute into saved buffers, but never into host copies."""
         _set_donated(lambda index: index not in self.host_inputs)
-        return inductor.compile_fx_inner(gm, example_inputs, **kwargs)
+        # Beside convolutions Inductor would save in channels_last what was traced otherwise: a transfer would copy a
+        # copy, and backward get a copy of the host buffer. So layouts stay as traced, those of convolutions too; a
+        # model whose convolutions are faster in channels_last has it from model.to(memory_format=torch.channels_last).
+        changed = {"layout_optimization": False} if self.has_transfers else {}
+        with inductor_config.patch(changed):
+            return inductor.compile_fx_inner(gm, example_inputs, **kwargs)
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -194,6 +201,7 @@ class _PolicyPartitioner(CustomPartitionerFn):
             setting=setting,
         )
         check_same_plan(pair.plan.hash)
+        self.has_transfers = bool(pair.plan.transfers)
         self.graph = self.session.add_graph(pair, keys, device, frame)
         starts = pair.partition.forward.graph.find_nodes(op="call_function", target=OPS.d2h_start)
         self.planned_bytes = planned_bytes_of(starts, self.integers)

@@ -1,0 +1,45 @@
+"""Under Inductor, which lays convolutions out anew, what is offloaded beside them keeps its layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.cases.training import assert_exact, offload_everything
+
+
+class Convolved(nn.Module):
+    """Saves what convolutions read and what they write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.second = nn.Conv2d(8, 4, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.second(nn.functional.silu(self.norm(self.first(x)))))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_activations_of_convolutions_come_back_with_equal_bits(
+    layout: torch.memory_format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A graph out of the cache is no test of how this one is compiled.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    batches = [torch.randn(2, 3, 16, 16).to(memory_format=layout) for _ in range(2)]
+    run = assert_exact(
+        lambda: Convolved().to(memory_format=layout),  # type: ignore[call-overload]  # torch types no layouts
+        offload_everything(),
+        batches,
+        mode="inductor",
+        same_as=["reference"],
+    )
+    convolved = [verdict for verdict in run.offloaded if verdict.activation.op == "aten.convolution.default"]
+    is_contiguous = layout is torch.contiguous_format
+    assert {verdict.activation.layout for verdict in convolved} == {
+        "contiguous" if is_contiguous else "dense"
+    }
