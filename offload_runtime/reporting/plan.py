@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offload_runtime.models.frontier_result import FrontierPlan, FrontierResult
-from offload_runtime.models.layer_runs import LayerRun
 from offload_runtime.models.plan_result import HostForecast, PlanResult, ResidentBytes, StepForecast
+from offload_runtime.reporting.layer_runs import layer_run_table
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
@@ -23,7 +23,7 @@ def render_plan(result: PlanResult) -> str:
         _step_table(result),
         _peak_table(result),
         _resident_line(result.resident_bytes),
-        _layer_run_table(result.layer_runs),
+        layer_run_table(run for run in result.layer_runs if run.fate != "skip"),
         _copy_lines(result),
         _stall_table(result),
         f"verdict: {result.verdict}",
@@ -161,24 +161,6 @@ def _resident_line(resident: ResidentBytes) -> str:
     held = ", ".join(f"{name} {format_size_short(size)}" for name, size in kinds.items() if size)
     gradients = format_size_short(resident.gradients)
     return f"stays throughout: {held}; gradients take {gradients} by the end of backward"
-
-
-def _layer_run_table(runs: Sequence[LayerRun]) -> str:
-    columns = [Column("layers"), Column("fate"), Column("tensors", "right"), Column("bytes", "right")]
-    columns += [Column("moved", "right"), Column("rule")]
-    rows = [
-        [
-            run.layers,
-            run.fate,
-            str(run.num_tensors),
-            format_size_short(run.num_bytes),
-            format_size_short(run.moved_bytes) if run.moved_bytes else "",
-            run.rule or "",
-        ]
-        for run in runs
-        if run.fate != "skip"
-    ]
-    return render_table(columns, rows) if rows else "  no saved tensors"
 
 
 def _copy_lines(result: PlanResult) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offload_runtime.models.layer_runs import LayerRun
 from offload_runtime.models.result import ApplyResult, PredictedRuns, RunResult
+from offload_runtime.reporting.layer_runs import layer_run_table
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
@@ -23,7 +23,7 @@ def render_training(result: ApplyResult) -> str:
     """Write the comparison: what was run, fates by run of layers, memory and time, losses, the verdict."""
     parts = [
         _heading(result),
-        _layer_run_table(result.layer_runs),
+        layer_run_table(result.layer_runs),
         _run_table(result),
         _transfer_lines(result),
         _stall_table(result.stalls),
@@ -42,23 +42,6 @@ def _heading(result: ApplyResult) -> str:
     if result.engine != "simulated":
         return line
     return f"{line}\n{SIMULATED}"
-
-
-def _layer_run_table(runs: Sequence[LayerRun]) -> str:
-    columns = [Column("layers"), Column("fate"), Column("tensors", "right"), Column("bytes", "right")]
-    columns += [Column("moved", "right"), Column("rule")]
-    rows = [
-        [
-            run.layers,
-            run.fate,
-            str(run.num_tensors),
-            format_size_short(run.num_bytes),
-            format_size_short(run.moved_bytes) if run.moved_bytes else "",
-            run.rule or "",
-        ]
-        for run in runs
-    ]
-    return render_table(columns, rows) if rows else "  no saved tensors"
 
 
 def _run_table(result: ApplyResult) -> str:
