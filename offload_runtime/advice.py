@@ -7,17 +7,19 @@ A conclusion that hangs on a fact that is not known says so, and which fact that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
+from offload_runtime.advice_diagnosis import diagnosis_summary, is_slow, open_checks
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
 from offload_runtime.export.target import TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.predicates import evaluate
-from offload_runtime.state_facts import limit_bytes
+from offload_runtime.state_facts import limit_bytes, offloaded_shares, sharding_of
 from offload_runtime.tiers import ArithmeticSection
 from offload_runtime.units import format_size_short
 
@@ -54,7 +56,28 @@ class Advice:
 
 
 def advise(result: FactsResult) -> Advice:
-    """Return what to do about memory, given what is known."""
+    """Return what to do about a slow run that offloads, and about memory, given what is known."""
+    found = _about_memory(result)
+    if not is_slow(result.sheet):
+        return found
+    checks = tuple(name for check in open_checks(result.sheet) for name in check.facts)
+    missing = tuple(name for name in checks if result.sheet.get(name) is None)
+    if found.conclusion == "unknown":
+        # What became slow is running: whether it fits is not the question.
+        system = _system_summary(result.sheet)
+        return replace(
+            found,
+            summary=" ".join(filter(None, (diagnosis_summary(result.sheet), system))),
+            missing=missing,
+        )
+    return replace(
+        found,
+        summary=f"{diagnosis_summary(result.sheet)} {found.summary}",
+        missing=tuple(dict.fromkeys((*missing, *found.missing))),
+    )
+
+
+def _about_memory(result: FactsResult) -> Advice:
     sheet = result.sheet
     sections = arithmetic_sections(result)
     fits, ran_out = sheet.get("fits"), sheet.get("out_of_memory")
@@ -84,12 +107,29 @@ def _system_summary(sheet: FactSheet) -> str | None:
     if target not in EXPORT_TARGETS:
         return None
     known = load_target(str(target))
-    usable = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is not False]
+    is_on = [mechanism for mechanism in known.mechanisms if mechanism.moves in _offloaded(sheet)]
+    usable = [m for m in known.mechanisms if m not in is_on and _usable(m, sheet) is not False]
     refused = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is False]
     summary = f"{known.title} has for this run: {' or '.join(_named(m, sheet) for m in usable) or 'nothing'}"
+    if is_on:
+        on, more = " and ".join(mechanism.name for mechanism in is_on), "" if usable else "; nothing more"
+        left = f", and besides: {' or '.join(_named(m, sheet) for m in usable)}" if usable else more
+        summary = f"{known.title} has on already: {on}{left}"
     if refused:
         summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
     return f"{summary}."
+
+
+def _offloaded(sheet: FactSheet) -> tuple[str, ...]:
+    """Return the mechanisms that a setting of the run has switched on whole."""
+    named = ("optimizer_offload", "optimizer_state"), ("parameter_offload", "parameters")
+    fraction = sheet.number("offload_fraction")
+    whole = fraction is None or fraction >= 1
+    return tuple(
+        moves
+        for fact, moves in (*named, ("gradient_offload", "gradients"))
+        if sheet.get(fact) is True and (whole or moves != "optimizer_state")
+    )
 
 
 def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
@@ -194,7 +234,7 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
     def carried_out_by(moves: str) -> str:
         return _carried_out_by(moves, sheet, elsewhere)
 
-    return (
+    steps = (
         Step(
             "optimizer_state",
             sheet.size("optimizer_state_bytes"),
@@ -214,6 +254,9 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
             carried_out_by("parameters"),
         ),
     )
+    is_off = {kind for kind, share in offloaded_shares(sheet).items() if share >= 1}
+    kinds = {"optimizer_state": "optimizer_state", "gradients": "gradient", "parameters": "parameter"}
+    return tuple(step for step in steps if kinds[step.mechanism] not in is_off)
 
 
 def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
@@ -223,7 +266,7 @@ def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Ad
     if floor is not None:
         sentence += f": {floor.sentence}"
     forms = adam_forms(result.sheet)
-    if forms is not None and forms.mixed_state.held.total > forms.plain_state.held.total:
+    if forms is not None and forms.mixed_state.device_bytes > forms.plain_state.device_bytes:
         sentence += f"; with float32 master weights and moments the state alone is {forms.mixed}"
     refusal = Diagnostic("ADV910", "error", sentence, hint="; ".join(lowers) or None)
     activations, state = (_activations(result),), _state_steps(result)
@@ -275,8 +318,10 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     """Say what would make it fit, with what each leaves where the arithmetic knows."""
     sheet = result.sheet
     sizes = {kind: sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")}
+    off = offloaded_shares(sheet)
+    # What is off the device already is neither a cure nor what stays.
+    sizes = {kind: s if s is None else s - int(s * off.get(kind, 0.0)) for kind, s in sizes.items()}
     known = [size for size in sizes.values() if size is not None]
-    capacity = sheet.size("gpu_total_bytes")
     found = []
     if sizes["optimizer_state"] and len(known) == len(sizes):
         freed = format_size_short(sizes["optimizer_state"])
@@ -284,12 +329,9 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
         found.append(
             f"offload the optimizer's state, {freed}, with a system that can: {left} stay, and activations"
         )
-    if capacity and len(known) == len(sizes) and sum(known):
-        num_ranks = max(2, -(-sum(known) // limit_bytes(capacity)))
-        each = format_size_short(-(-sum(known) // num_ranks))
-        found.append(
-            f"share the state among ranks (ZeRO-3, FSDP2): {num_ranks} ranks hold {each} each, and activations"
-        )
+    shared = _shared_further(sheet, {kind: size for kind, size in sizes.items() if size is not None})
+    if shared is not None and len(known) == len(sizes):
+        found.append(shared)
     fraction = sheet.number("trainable_fraction")
     if (fraction is None or fraction > 0.1) and (sizes["optimizer_state"] or sizes["gradient"]):
         left = "" if not sizes["parameter"] else f", {format_size_short(sizes['parameter'])} of weights stay"
@@ -297,6 +339,36 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     if floor is None or floor.is_of_activations or sheet.size("floor_bytes") is not None:
         found.append("a smaller batch or shorter sequences: one step needs less at once")
     return tuple(found)
+
+
+def _shared_further(sheet: FactSheet, sizes: Mapping[str, int]) -> str | None:
+    """Say how many ranks can hold the state that is on the device of each, where sharing it is not exhausted.
+
+    Of a rank's ``sizes`` those that ranks share already stand for that many times as much. Beyond the ranks that there
+    are, their number is doubled until the state fits.
+    """
+    capacity, sharing = sheet.size("gpu_total_bytes"), sharding_of(sheet)
+    if not capacity or not sum(sizes.values()):
+        return None
+    kind, num_now = sharing or ("none", 1)
+    shared = {
+        "none": (),
+        "optimizer": ("optimizer_state",),
+        "gradients": ("optimizer_state", "gradient"),
+        "full": ("optimizer_state", "gradient", "parameter"),
+    }[kind]
+    whole = sum(size * (num_now if name in shared else 1) for name, size in sizes.items())
+    limit = limit_bytes(capacity)
+    if num_now == 1:
+        num_ranks = max(2, -(-whole // limit))
+    else:
+        num_ranks = num_now * 2 if kind == "full" else num_now
+        while whole > num_ranks * limit:
+            num_ranks *= 2
+    each = format_size_short(-(-whole // num_ranks))
+    if kind == "full" and num_now > 1:
+        return f"share the state among more ranks than {num_now}: {num_ranks} ranks hold {each} each, and activations"
+    return f"share the state among ranks (ZeRO-3, FSDP2): {num_ranks} ranks hold {each} each, and activations"
 
 
 def _missing(result: FactsResult, *wanted: str) -> tuple[str, ...]:

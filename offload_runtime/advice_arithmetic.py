@@ -5,18 +5,33 @@ Sizes are in GiB, as device memory is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from offload_runtime.fact_sheet import FactSheet, FactsResult
-from offload_runtime.state_facts import TrainedState, limit_bytes, sharding_of, trained_state
+from offload_runtime.state_facts import (
+    TrainedState,
+    limit_bytes,
+    offloaded_shares,
+    sharding_of,
+    trained_state,
+)
 from offload_runtime.tiers import ArithmeticLine, ArithmeticSection
-from offload_runtime.training_state import DTYPE_BYTES
+from offload_runtime.training_state import DTYPE_BYTES, Sharding
 from offload_runtime.units import format_size_short
 
 __all__ = ["AdamForms", "adam_forms", "arithmetic_sections"]
 
 GIB = 1 << 30
+_SHARED: Mapping[Sharding, str] = MappingProxyType(
+    {
+        "none": "nothing",
+        "optimizer": "optimizer state",
+        "gradients": "gradients and optimizer state",
+        "full": "parameters, gradients and optimizer state",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -30,18 +45,20 @@ class AdamForms:
     @property
     def plain(self) -> str:
         """The size of the state in the parameters' own type."""
-        return format_size_short(self.plain_state.held.total)
+        return format_size_short(self.plain_state.device_bytes)
 
     @property
     def mixed(self) -> str:
         """The size of the state with float32 master weights and moments."""
-        return format_size_short(self.mixed_state.held.total)
+        return format_size_short(self.mixed_state.device_bytes)
 
     @property
     def hangs_on_master_weights(self) -> bool:
         """Tell whether one form fits the device and the other does not."""
         capacity = self.capacity_bytes
-        return capacity is not None and self.plain_state.held.total <= capacity < self.mixed_state.held.total
+        return (
+            capacity is not None and self.plain_state.device_bytes <= capacity < self.mixed_state.device_bytes
+        )
 
 
 def adam_forms(sheet: FactSheet) -> AdamForms | None:
@@ -85,9 +102,12 @@ def _state_lines(sheet: FactSheet) -> Iterator[ArithmeticLine]:
     sizes = {words: sheet.size(f"{name}_bytes") for name, words in kinds.items()}
     resident, capacity = sheet.size("resident_bytes"), sheet.size("gpu_total_bytes")
     if resident is not None:
+        off = [kinds[kind] for kind in offloaded_shares(sheet)]
         spelled = " + ".join(
             f"{format_size_short(size)} {words}" for words, size in sizes.items() if size is not None
         )
+        if off and spelled and sheet.origin("resident_bytes") == "arithmetic":
+            spelled += f", less what is offloaded already of {' and '.join(off)}"
         yield _size_line("resident", spelled or "given", resident, sheet.origin("resident_bytes"))
     if resident is not None and capacity is not None:
         over = resident - capacity
@@ -98,14 +118,17 @@ def _state_lines(sheet: FactSheet) -> Iterator[ArithmeticLine]:
 
 def _form_lines(state: TrainedState, source: str) -> Iterator[ArithmeticLine]:
     each = state.per_parameter
-    spelled = f"{each.parameters} weight + {each.gradients} gradient + {each.master} master + {each.moments} moments"
+    spelled = (
+        f"{each.parameters} B weight + {each.gradients} B gradient + {each.master} B master"
+        f" + {each.moments} B moments"
+    )
     yield ArithmeticLine("state for one trained parameter", spelled, each.total, "B", source)
     frozen = state.num_parameters - state.num_trained
     spelled = f"{each.total} B x {state.num_trained:,} trained"
     if frozen:
         spelled += f" + {each.parameters} B x {frozen:,} frozen"
     if state.num_ranks > 1:
-        spelled += f", {state.sharding} shared by {state.num_ranks} ranks"
+        spelled += f", {_SHARED[state.sharding]} shared by {state.num_ranks} ranks"
     yield _size_line("model state", spelled, state.held.total, "the line above")
 
 

@@ -7,6 +7,7 @@ A fact that was given or measured is left as it is; one that misses a part of it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from offload_runtime.fact_sheet import FactSheet
@@ -22,7 +23,16 @@ from offload_runtime.training_state import (
     rank_state,
 )
 
-__all__ = ["DEVICE_SHARE", "TrainedState", "derived", "limit_bytes", "sharding_of", "trained_state"]
+__all__ = [
+    "DEVICE_SHARE",
+    "TrainedState",
+    "derived",
+    "device_bytes_of",
+    "limit_bytes",
+    "offloaded_shares",
+    "sharding_of",
+    "trained_state",
+]
 
 DEVICE_SHARE = 0.94
 """Share of device memory that a plan may take: what `device_peak: auto` leaves for fragmentation and libraries."""
@@ -33,7 +43,10 @@ _SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 
 @dataclass(frozen=True)
 class TrainedState:
-    """What one rank holds: all parameters, and gradients and optimizer's state of those that are trained."""
+    """What one rank holds: all parameters, and gradients and optimizer's state of those that are trained.
+
+    ``device_bytes`` are those of ``held`` that are not offloaded already.
+    """
 
     per_parameter: BytesPerParameter
     num_parameters: int
@@ -41,6 +54,7 @@ class TrainedState:
     num_ranks: int
     sharding: Sharding
     held: RankState
+    device_bytes: int
 
 
 def derived(sheet: FactSheet) -> FactSheet:
@@ -56,10 +70,10 @@ def derived(sheet: FactSheet) -> FactSheet:
             },
             _ARITHMETIC,
         )
-    parts = [sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")]
-    known = [part for part in parts if part is not None]
-    if len(known) == len(parts):
-        sheet = sheet.beneath({"resident_bytes": sum(known)}, _ARITHMETIC)
+    sizes = {kind: sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")}
+    known = {kind: size for kind, size in sizes.items() if size is not None}
+    if len(known) == len(sizes):
+        sheet = sheet.beneath({"resident_bytes": device_bytes_of(sheet, known)}, _ARITHMETIC)
     capacity = sheet.size("gpu_total_bytes")
     if capacity is not None:
         sheet = sheet.beneath(_fitting(sheet, capacity), _ARITHMETIC)
@@ -69,6 +83,28 @@ def derived(sheet: FactSheet) -> FactSheet:
 def limit_bytes(capacity_bytes: int) -> int:
     """Return what a plan may take of a device: what `device_peak: auto` leaves."""
     return int(capacity_bytes * DEVICE_SHARE)
+
+
+def offloaded_shares(sheet: FactSheet) -> dict[str, float]:
+    """Return what share of each kind of state is off the device already; kinds of which nothing is are left out.
+
+    DeepSpeed's offloaded optimizer keeps the gradients that it steps with on the host, too.
+    """
+    fraction = sheet.number("offload_fraction")
+    optimizer = (1.0 if fraction is None else fraction) if sheet.get("optimizer_offload") is True else 0.0
+    gradients = optimizer if sheet.get("framework") == "deepspeed" else 0.0
+    shares = {
+        "parameter": 1.0 if sheet.get("parameter_offload") is True else 0.0,
+        "gradient": 1.0 if sheet.get("gradient_offload") is True else gradients,
+        "optimizer_state": optimizer,
+    }
+    return {kind: share for kind, share in shares.items() if share}
+
+
+def device_bytes_of(sheet: FactSheet, sizes: Mapping[str, int]) -> int:
+    """Return how much of ``sizes``, bytes by kind of state, is on the device."""
+    shares = offloaded_shares(sheet)
+    return sum(size - int(size * shares.get(kind, 0.0)) for kind, size in sizes.items())
 
 
 def trained_state(sheet: FactSheet, *, master_weights: bool | None = None) -> TrainedState | None:
@@ -101,7 +137,13 @@ def trained_state(sheet: FactSheet, *, master_weights: bool | None = None) -> Tr
     whole = rank_state(shape)
     trained = rank_state(replace(shape, num_parameters=num_trained)) if num_trained else RankState(0, 0, 0, 0)
     held = RankState(whole.parameters, trained.gradients, trained.optimizer_state, trained.stepped_parameters)
-    return TrainedState(bytes_per_parameter(shape), num_parameters, num_trained, num_ranks, kind, held)
+    sizes = {
+        "parameter": held.parameters,
+        "gradient": held.gradients,
+        "optimizer_state": held.optimizer_state,
+    }
+    each, left = bytes_per_parameter(shape), device_bytes_of(sheet, sizes)
+    return TrainedState(each, num_parameters, num_trained, num_ranks, kind, held, left)
 
 
 def sharding_of(sheet: FactSheet) -> tuple[Sharding, int] | None:
@@ -114,7 +156,9 @@ def sharding_of(sheet: FactSheet) -> tuple[Sharding, int] | None:
     if any(degree is not None and degree > 1 for degree in degrees):
         return None
     num_ranks = sheet.size("data_parallel")
-    if num_ranks == 1 or (num_ranks is None and (sheet.size("world_size") or 1) == 1):
+    if num_ranks == 1 or (
+        num_ranks is None and (sheet.size("world_size") or sheet.size("ranks_per_node") or 1) == 1
+    ):
         return "none", 1
     stage = sheet.size("zero_stage")
     if stage is not None and 0 <= stage < len(_SHARDINGS):
@@ -138,7 +182,7 @@ def _fitting(sheet: FactSheet, capacity: int) -> dict[str, Scalar]:
     else:
         # Where nobody said whether there are float32 master weights, both forms may agree.
         forms = [trained_state(sheet, master_weights=masters) for masters in (False, True)]
-        fitting = {form.held.total <= capacity for form in forms if form is not None}
+        fitting = {form.device_bytes <= capacity for form in forms if form is not None}
         if sheet.get("master_weights") is None and len(fitting) == 1:
             found["resident_fits"] = fitting.pop()
     if floor is not None:

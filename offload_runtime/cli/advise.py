@@ -10,6 +10,7 @@ from typing import Unpack
 import click
 
 from offload_runtime.advice import Advice, advise
+from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, is_slow
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
 from offload_runtime.cli.command_lookup import command_problem
@@ -52,24 +53,45 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
     facts = gathered.result.sheet.values
     cards = tuple(judge_card(load_card(skill.card), facts) for skill in list_skills())
     refusals = () if advice.refusal is None else (advice.refusal,)
+    is_planned = bool(gathered.model_arguments) and gathered.hardware is not None
     return Outcome(
-        data=advice_data(advice, cards, gathered.result),
-        text=render_advice(advice, cards, gathered.result.sheet, all_unknown=all_unknown),
+        data=advice_data(advice, cards, gathered.result, is_planned=is_planned),
+        text=render_advice(
+            advice, cards, gathered.result.sheet, is_planned=is_planned, all_unknown=all_unknown
+        ),
         diagnostics=(*gathered.result.notes, *refusals),
         exit_code=RefusedError.exit_code if refusals else EXIT_OK,
-        next=tuple(dict.fromkeys(_next(gathered, advice, cards))),
+        next=tuple(dict.fromkeys(_next(gathered, advice, cards, _given(options)))),
     )
 
 
-def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
-    """Yield the commands that follow, the most telling first; only commands that exist."""
+def _given(options: FactOptions) -> str:
+    """Return the facts given as they were typed, for a command that asks again with more."""
+    words = [word for fact in options["facts"] for word in ("--fact", fact)]
+    if options["file"] is not None:
+        words = ["--from", str(options["file"]), *words]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], given: str) -> Iterator[str]:
+    """Yield the commands that follow, the most telling first; only commands that exist.
+
+    A run that is to be diagnosed is sent there first.
+    """
+    if is_slow(gathered.result.sheet):
+        cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
+        yield from _card_commands(gathered, cards[:1])
     if advice.conclusion == "activations" and gathered.model_arguments:
         yield _plan(gathered)
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
         hardware = gathered.hardware or "HARDWARE"
-        yield f"offload advise --model MODEL --hardware {hardware}"
+        yield f"offload advise --model MODEL --hardware {shlex.quote(hardware)}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", "--why")
+    yield from _card_commands(gathered, cards)
+
+
+def _card_commands(gathered: Gathered, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
     for verdict in cards:
         if verdict.applies is True:
             yield f"offload skills show {verdict.card.name}"

@@ -30,7 +30,7 @@ from offload_runtime.predicates import Scalar
 from offload_runtime.runtime.capture import CapturedGraph
 from offload_runtime.runtime.machine_facts import hardware_facts, is_launched, machine_facts, parallel_facts
 from offload_runtime.runtime.setting import profile_of_device
-from offload_runtime.state_facts import derived, limit_bytes, sharding_of, trained_state
+from offload_runtime.state_facts import derived, device_bytes_of, limit_bytes, sharding_of, trained_state
 from offload_runtime.training_state import DTYPE_BYTES, MASTER_BYTES, NUM_MOMENTS
 
 __all__ = ["gather_facts"]
@@ -140,11 +140,12 @@ def _with_state(sheet: FactSheet, model: ModelUnderTest, workspace_bytes: int) -
     }
     if sharding[1] == 1:
         sheet = sheet.beneath(counted, model.name)
-    parts = [sheet.size(name) for name in counted]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    sizes = {name.removesuffix("_bytes"): sheet.size(name) for name in counted}
+    known = {kind: size for kind, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
         return sheet
-    return sheet.beneath({"resident_bytes": sum(known) + state.batch + workspace_bytes}, model.name)
+    on_device = device_bytes_of(sheet, known)
+    return sheet.beneath({"resident_bytes": on_device + state.batch + workspace_bytes}, model.name)
 
 
 def _simulated(asked: _Asked, sheet: FactSheet) -> tuple[ModelEstimate | None, FactSheet]:
@@ -186,7 +187,9 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
     """Work out the peak and, where that does not fit, the floor: with the state that the run keeps."""
     resident = baseline.resident
     kept = sheet.size("optimizer_state_bytes")
-    more = 0 if kept is None else kept - resident.optimizer_state
+    more = 0
+    if kept is not None:
+        more = device_bytes_of(sheet, {"optimizer_state": kept}) - resident.optimizer_state
     temporaries = step_temporary_bytes(resident, baseline.optimizer)
     state = trained_state(sheet)
     if state is not None and state.per_parameter.master:

@@ -13,6 +13,7 @@ from offload_runtime.facts import FACTS
 from offload_runtime.reporting.facts import facts_data
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.reporting.why import render_section
+from offload_runtime.state_facts import sharding_of
 from offload_runtime.units import format_size_short
 
 __all__ = ["advice_data", "render_advice"]
@@ -31,12 +32,17 @@ MAX_UNKNOWN = 6
 
 
 def render_advice(
-    advice: Advice, cards: Sequence[CardVerdict], sheet: FactSheet, *, all_unknown: bool = False
+    advice: Advice,
+    cards: Sequence[CardVerdict],
+    sheet: FactSheet,
+    *,
+    is_planned: bool = False,
+    all_unknown: bool = False,
 ) -> str:
     """Write the conclusion, the arithmetic, the order, the cards, and how to give what is missing.
 
     Of the unknown facts those that settle most come first; past ``MAX_UNKNOWN`` they are counted, unless
-    ``all_unknown``.
+    ``all_unknown``. ``is_planned``: a model and hardware were given already.
     """
     parts = [advice.summary]
     if advice.lowers:
@@ -49,14 +55,16 @@ def render_advice(
     if missing:
         shown = missing if all_unknown else missing[: max(MAX_UNKNOWN, len(advice.missing))]
         columns = [Column("unknown fact"), Column("meaning"), Column("how to know it")]
-        rows_missing = [(name, FACTS[name].summary, how_to_know(FACTS[name])) for name in shown]
+        rows_missing = [(name, FACTS[name].summary, _way(name, sheet, is_planned)) for name in shown]
         more = len(missing) - len(shown)
         rest = f"\nand {more} more that settle less: --all" if more else ""
         parts.append(f"what hangs on unknown facts\n{render_table(columns, rows_missing)}{rest}")
     return "\n\n".join(parts)
 
 
-def advice_data(advice: Advice, cards: Sequence[CardVerdict], result: FactsResult) -> dict[str, Any]:
+def advice_data(
+    advice: Advice, cards: Sequence[CardVerdict], result: FactsResult, *, is_planned: bool = False
+) -> dict[str, Any]:
     """Return the advice as data, with the facts that it rests on."""
     return {
         "conclusion": advice.conclusion,
@@ -65,9 +73,28 @@ def advice_data(advice: Advice, cards: Sequence[CardVerdict], result: FactsResul
         "order": [dataclasses.asdict(step) for step in advice.order],
         "arithmetic": [dataclasses.asdict(section) for section in advice.sections],
         "cards": [_card_data(verdict) for verdict in cards],
-        "missing": {name: how_to_know(FACTS[name]) for name in _missing(advice, cards)},
+        "missing": {name: _way(name, result.sheet, is_planned) for name in _missing(advice, cards)},
         **facts_data(result),
     }
+
+
+def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
+    """Say how a fact can be known or, where the model was planned on hardware for it, why that left it unknown."""
+    fact = FACTS[name]
+    if fact.source != "model" or not is_planned:
+        return how_to_know(fact)
+    if sheet.get("traceable") is False:
+        why = "the model could not be traced"
+    elif sharding_of(sheet) is None:
+        why = "a plan is of one rank, and what the ranks share is not said (data_parallel, zero_stage)"
+    elif sharding_of(sheet) != ("none", 1):
+        why = "a plan is of one rank that shares with nobody, and this run shares its state"
+    elif name in ("floor_bytes", "floor_fits"):
+        why = "looked for only where the step does not fit"
+    else:
+        why = "planning the model on this hardware did not settle it"
+    # The general way ends in the fact to give by hand.
+    return f"{why}; {how_to_know(fact).rpartition(', or ')[2]}"
 
 
 def _steps(order: Sequence[Step]) -> Iterator[str]:

@@ -184,3 +184,19 @@ def test_no_command_of_this_back_end_is_suggested_for_another_system(offload: Of
     following = json.loads(offload(*words).stdout)["next"]
     assert [line for line in following if line.split()[1] in ("explain", "apply", "bench")] == []
     assert "offload export POLICY --to megatron-bridge" in following
+
+
+def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Offload) -> None:
+    given = facts("framework=deepspeed", "offload_enabled=true", "slowdown=3", "gpu_total_bytes=80GiB")
+    finished = offload("advise", "--hardware", "h100-pcie5", *given)
+    following = [line for line in finished.stderr.splitlines() if line.startswith("next: ")]
+    assert finished.stdout.startswith("Diagnose why a step takes 3 times as long")
+    assert following[:2] == [
+        "next: offload skills show diagnose-offload-overhead",
+        "next: offload skills show diagnose-offload-overhead --file references/measuring.md",
+    ]
+    assert not any("offload bench" in line for line in following)
+    assert (
+        "next: offload advise --model MODEL --hardware h100-pcie5 --fact framework=deepspeed "
+        "--fact offload_enabled=true --fact slowdown=3 --fact gpu_total_bytes=80GiB"
+    ) in following

@@ -1,0 +1,178 @@
+"""A run that offloads and became slow is diagnosed first, in order, and what is off the device already is no cure."""
+
+from __future__ import annotations
+
+import pytest
+
+from offload_runtime.advice import Advice, advise
+from offload_runtime.advice_diagnosis import CHECKS, is_slow, open_checks
+from offload_runtime.card import Card
+from offload_runtime.card_reading import load_card
+from offload_runtime.card_verdicts import CardVerdict, judge_card
+from offload_runtime.fact_sheet import FactSheet, FactsResult
+from offload_runtime.facts import FACTS
+from offload_runtime.predicates import Scalar
+from offload_runtime.skills_catalog import list_skills
+from offload_runtime.state_facts import derived
+
+GIB = 1 << 30
+SLOW: dict[str, Scalar] = {"offload_enabled": True, "slowdown": 3.0}
+PROVEN: dict[str, Scalar] = {**SLOW, "paired_baseline": True, "warm_steps_only": True}
+SEVENTY_BILLION: dict[str, Scalar] = {
+    "framework": "deepspeed",
+    "zero_stage": 3,
+    "data_parallel": 8,
+    "num_parameters": 70_000_000_000,
+    "trainable_fraction": 1.0,
+    "dtype": "bfloat16",
+    "optimizer": "adamw",
+    "master_weights": True,
+    "gpu_total_bytes": 80 * GIB,
+}
+
+
+def sheet_of(facts: dict[str, Scalar]) -> FactSheet:
+    return derived(FactSheet().with_facts(facts, "given"))
+
+
+def advice(facts: dict[str, Scalar]) -> Advice:
+    return advise(FactsResult(sheet_of(facts)))
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    (found,) = [skill for skill in list_skills() if skill.name == "diagnose-offload-overhead"]
+    return load_card(found.card)
+
+
+def verdict(card: Card, facts: dict[str, Scalar]) -> CardVerdict:
+    return judge_card(card, facts)
+
+
+def test_a_slow_run_is_to_be_diagnosed_and_not_asked_whether_it_fits() -> None:
+    found = advice({**SLOW, "framework": "deepspeed"})
+    assert found.summary.startswith("Diagnose why a step takes 3 times as long as without offloading")
+    assert "In this order: a paired baseline; then warm steps only; then the share of copies" in found.summary
+    assert found.missing[:2] == ("paired_baseline", "warm_steps_only")
+    assert "out_of_memory" not in found.missing
+
+
+def test_what_was_checked_is_no_longer_in_the_order() -> None:
+    found = advice({**PROVEN, "copy_fraction": 0.6, "exposed_copy_fraction": 0.5})
+    assert "In this order: utilization with headroom; then" in found.summary
+
+
+def test_a_baseline_that_was_not_paired_is_still_to_do() -> None:
+    assert open_checks(sheet_of({**SLOW, "paired_baseline": False}))[0].facts == ("paired_baseline",)
+
+
+def test_what_fits_on_the_device_and_is_slow_is_diagnosed_and_said_to_fit() -> None:
+    found = advice({**SLOW, "fits": True})
+    assert found.conclusion == "nothing"
+    assert found.summary.startswith("Diagnose why")
+    assert "Nothing has to leave the device" in found.summary
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"offload_enabled": True, "slowdown": 1.19}, {"slowdown": 3.0}, {"offload_enabled": True}],
+    ids=str,
+)
+def test_what_is_not_known_to_be_slow_by_offloading_is_not_diagnosed(facts: dict[str, Scalar]) -> None:
+    assert not is_slow(sheet_of(facts))
+    assert "Diagnose" not in advice(facts).summary
+
+
+def test_every_check_leads_to_facts_of_the_table() -> None:
+    assert {name for check in CHECKS for name in check.facts} <= set(FACTS)
+
+
+def test_a_proven_slowdown_is_diagnosed_even_where_memory_is_full(card: Card) -> None:
+    full: dict[str, Scalar] = {"gpu_utilization": 0.3, "memory_headroom_fraction": 0.01}
+    found = verdict(card, {**PROVEN, **full, "pageable_fraction": 0.4})
+    assert found.applies is True
+    assert any("num_alloc_retries" in interaction.text for interaction in found.interactions)
+    fine = verdict(card, {**PROVEN, **full, "slowdown": 1.0})
+    assert fine.applies is False
+    assert any("cudaMalloc" in reason for reason in fine.reasons)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "applies", "reason"),
+    [
+        (1.01, False, "offloading is not the cause"),
+        (1.1, False, "within what offloading normally costs"),
+        (1.2, True, "at least a fifth longer"),
+    ],
+)
+def test_the_slowdown_has_three_verdicts(card: Card, slowdown: float, applies: bool, reason: str) -> None:
+    found = verdict(card, {**PROVEN, "slowdown": slowdown})
+    assert found.applies is applies
+    assert any(reason in text for text in found.reasons)
+
+
+@pytest.mark.parametrize("name", ["paired_baseline", "warm_steps_only"])
+def test_a_measurement_that_is_not_paired_or_warm_is_a_requirement_that_is_missing(
+    card: Card, name: str
+) -> None:
+    labels = [found.label for found in verdict(card, {**PROVEN, name: False}).interactions]
+    assert labels.count("required (missing)") == 1
+    unknown = {fact: value for fact, value in PROVEN.items() if fact != name}
+    labels = [found.label for found in verdict(card, unknown).interactions]
+    assert labels.count("required (unknown)") == 1
+
+
+def test_the_next_command_of_the_diagnosis_runs_where_another_system_trains(card: Card) -> None:
+    assert card.next_command is not None
+    assert card.next_command.endswith("--file references/measuring.md")
+
+
+def test_a_long_step_on_the_cpu_is_a_reason_by_itself(card: Card) -> None:
+    found = verdict(card, {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1})
+    assert found.applies is True
+    assert any("no setting of the link helps" in interaction.text for interaction in found.interactions)
+
+
+def test_state_that_is_off_the_device_is_not_resident() -> None:
+    whole = sheet_of(SEVENTY_BILLION).size("resident_bytes")
+    assert whole == 16 * 70_000_000_000 // 8
+    off: dict[str, Scalar] = {**SEVENTY_BILLION, "optimizer_offload": True}
+    # DeepSpeed's offloaded optimizer has the gradients on the host, too: weights stay.
+    assert sheet_of(off).size("resident_bytes") == 2 * 70_000_000_000 // 8
+    assert sheet_of({**off, "parameter_offload": True}).size("resident_bytes") == 0
+    half = sheet_of(
+        {**off, "framework": "megatron-bridge", "distributed_optimizer": True, "offload_fraction": 0.5}
+    )
+    assert half.size("resident_bytes") == (2 + 2 + 6) * 70_000_000_000 // 8
+
+
+def test_a_cure_that_is_on_already_is_not_named() -> None:
+    on: dict[str, Scalar] = {**SEVENTY_BILLION, "optimizer_offload": True, "num_parameters": 400_000_000_000}
+    found = advice(on)
+    assert found.conclusion == "refused"
+    assert not any("offload the optimizer's state" in cure for cure in found.lowers)
+    assert [step.mechanism for step in found.order] == ["parameters", "activations"]
+    both = advice({**SEVENTY_BILLION, "optimizer_offload": True, "parameter_offload": True})
+    assert "DeepSpeed has on already: optimizer offload and parameter offload" in both.summary
+
+
+@pytest.mark.parametrize(
+    ("stage", "cure"),
+    [
+        (3, "more ranks than 8: 16 ranks hold 65.2 GiB each"),
+        (1, "share the state among ranks (ZeRO-3, FSDP2): 16 ranks hold 65.2 GiB each"),
+    ],
+)
+def test_more_ranks_are_counted_from_those_that_share_already(stage: int, cure: str) -> None:
+    found = advice({**SEVENTY_BILLION, "zero_stage": stage})
+    assert any(cure in text for text in found.lowers)
+
+
+def test_what_ranks_share_is_said_in_words() -> None:
+    lines = [line.expression for section in advice(SEVENTY_BILLION).sections for line in section.lines]
+    assert any("parameters, gradients and optimizer state shared by 8 ranks" in text for text in lines)
+
+
+def test_eight_ranks_of_a_node_are_not_one_that_shares_with_nobody() -> None:
+    facts = {name: value for name, value in SEVENTY_BILLION.items() if name != "data_parallel"}
+    assert sheet_of({**facts, "ranks_per_node": 8}).size("resident_bytes") is None
