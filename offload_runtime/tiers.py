@@ -7,7 +7,7 @@ Sizes are in GB (10**9 bytes) and times in milliseconds, as the rates of links a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_options import (
@@ -245,6 +245,8 @@ def _ladder_lines(
         yield ArithmeticLine(
             f"{words}: freed", _traffic(measure), measure.freed_bytes / GB, "GB", _why(measure, shape)
         )
+        if measure.kind == "optimizer_state":
+            yield from _mixed_line(shape)
         yield _link_line(hardware, measure)
         if step_ms is not None:
             yield ArithmeticLine(
@@ -257,10 +259,11 @@ def _ladder_lines(
         if measure.kind == "optimizer_state" and shape.step_device == "cpu":
             yield ArithmeticLine(
                 f"{words}: step on the CPU",
-                f"{rank_state(shape).stepped_parameters:,} parameters / host.adamw_rate",
+                f"{rank_state(shape).stepped_parameters:,} parameters of one rank / host.adamw_rate",
                 measure.cpu_ms,
                 "ms",
-                f"counted as exposed; {_source(hardware, 'host.adamw_rate')}",
+                "at the rate of one rank's share of the cores; fewer cores a rank take longer; counted as exposed; "
+                + _source(hardware, "host.adamw_rate"),
             )
     again = recompute(shape, step_ms)
     if again is not None:
@@ -271,6 +274,22 @@ def _ladder_lines(
             "ms",
             f"one more forward frees at most {_gb(again.freed_bytes)}",
         )
+
+
+def _mixed_line(shape: TrainingShape) -> Iterator[ArithmeticLine]:
+    """Yield what the state of mixed precision would free, where the shape trains all in 16 bit."""
+    mixed, plain = bytes_per_parameter(replace(shape, master_weights=True)), bytes_per_parameter(shape)
+    if shape.step_device != "cpu" or mixed.optimizer_state == plain.optimizer_state:
+        return
+    moved = mixed.gradients + mixed.parameters
+    yield ArithmeticLine(
+        "optimizer state: freed with float32 master weights",
+        f"{mixed.optimizer_state} B freed, {mixed.gradients} B down + {mixed.parameters} B up for each parameter: "
+        f"{mixed.optimizer_state / moved:.3g} freed for each byte moved",
+        rank_state(replace(shape, master_weights=True)).optimizer_state / GB,
+        "GB",
+        f"as mixed precision keeps it; the line above is all in {shape.parameter_dtype}, as plan and apply train",
+    )
 
 
 def _link_line(hardware: HardwareProfile, measure: Measure) -> ArithmeticLine:

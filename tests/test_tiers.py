@@ -163,3 +163,25 @@ def test_ranks_that_shard_hold_their_part() -> None:
     arithmetic = offload_arithmetic(machine(), shape)
     assert line(arithmetic, "model state of one rank").value == pytest.approx(20)
     assert arithmetic.needed_bytes == 0
+
+
+def test_all_in_16_bit_has_the_row_of_mixed_precision_beside_it() -> None:
+    training = TrainingShape(10 * BILLION, step_ms=250, master_weights=False)
+    plain = offload_arithmetic(machine(), training)
+    assert line(plain, "optimizer state: freed").expression.endswith("1 freed for each byte moved")
+    mixed = line(plain, "optimizer state: freed with float32 master weights")
+    assert (mixed.value, mixed.unit) == (120, "GB")
+    assert mixed.expression == "12 B freed, 2 B down + 2 B up for each parameter: 3 freed for each byte moved"
+
+
+@pytest.mark.parametrize("shape", [{}, {"optimizer": "none", "master_weights": False}], ids=str)
+def test_there_is_no_second_row_where_both_are_the_same(shape: dict[str, Any]) -> None:
+    found = offload_arithmetic(machine(), TrainingShape(BILLION, step_ms=250, **shape))
+    assert not any("with float32 master weights" in each.label for each in found.lines)
+
+
+def test_the_step_on_the_cpu_says_whose_parameters_and_whose_cores() -> None:
+    host = machine(Figure("host.adamw_rate", 5, "Gparam/s", "test"))
+    step = line(offload_arithmetic(host, TrainingShape(BILLION)), "optimizer state: step on the CPU")
+    assert step.expression == "1,000,000,000 parameters of one rank / host.adamw_rate"
+    assert "one rank's share of the cores" in step.source

@@ -27,7 +27,9 @@ def render_comparison(comparison: Comparison) -> str:
     ]
     parts = [
         f"A is {a}, B is {b}; times are those of {comparison.baseline} in the same result",
-        render_table(columns, [_row(side) for side in comparison.sides]) if comparison.sides else "",
+        render_table(columns, [_row(side, comparison.step_noise) for side in comparison.sides])
+        if comparison.sides
+        else "",
         "\n".join(_missing(comparison)),
         _noise(comparison),
         _verdict(comparison),
@@ -35,12 +37,13 @@ def render_comparison(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _row(side: SideChange) -> list[str]:
+def _row(side: SideChange, step_noise: float | None) -> list[str]:
+    is_untimed = step_noise is None and side.reason is None
     return [
         side.name,
         *map(format_ratio, side.ratios),
         format_ratio(side.ratio_change),
-        _word(side.time),
+        "not measured" if is_untimed else _word(side.time),
         *("" if peak is None else format_size_short(peak) for peak in side.peaks),
         format_ratio(side.peak_change),
         _word(side.memory),
@@ -71,5 +74,8 @@ def _verdict(comparison: Comparison) -> str:
     better = [side.name for side in comparison.sides if side.verdict == "better"]
     if better:
         return f"verdict: B is better in {', '.join(better)}, and worse in none"
-    known = any(side.verdict != "unknown" for side in comparison.sides)
-    return "verdict: B is the same as A, within the noise" if known else "verdict: nothing can be compared"
+    if all(side.verdict == "unknown" for side in comparison.sides):
+        return "verdict: nothing can be compared"
+    if comparison.step_noise is None:
+        return "verdict: peaks in B are those in A; times were not measured"
+    return "verdict: B is the same as A, within the noise"

@@ -47,7 +47,12 @@ def test_the_verdict_says_better_same_or_nothing_to_compare() -> None:
 
 
 def test_without_times_it_says_that_only_peaks_are_compared() -> None:
-    assert "noise: times were not measured in both" in shown(result(None), result(None))
+    text = shown(result(None), result(None))
+    assert "noise: times were not measured in both" in text
+    assert "within the noise" not in text
+    assert text.endswith("verdict: peaks in B are those in A; times were not measured")
+    (row,) = [line for line in text.splitlines() if line.startswith("  one")]
+    assert "not measured" in row
 
 
 def test_a_side_that_no_longer_fits_and_sides_of_one_result_are_named() -> None:
