@@ -65,24 +65,38 @@ def plan_fates(
     :class:`offload_runtime.planning.limits.Infeasible`.
     """
     limits = Limits(device_limit, max_step_ms, host_limit, budget)
+    problem = Problem.of(trace, link)
     if link_reserve:
-        planned = _plan(Problem.of(trace, _slower(link, 1 + link_reserve)), limits)
-        return _as_it_is(Problem.of(trace, link), limits, planned)
-    return _plan(Problem.of(trace, link), limits)
+        planned = _plan(Problem.of(trace, _slower(link, 1 + link_reserve)), limits, as_is=problem)
+        return _as_it_is(problem, limits, planned)
+    return _plan(problem, limits, as_is=problem)
 
 
-def _plan(problem: Problem, limits: Limits) -> PlannedStep:
+def _plan(problem: Problem, limits: Limits, *, as_is: Problem) -> PlannedStep:
+    """Plan ``problem``, whose link may be slower than that of ``as_is``; a limit on time is kept by the latter."""
     device_limit, max_step_ms = limits.device, limits.step_ms
     if device_limit is None and max_step_ms is not None:
-        return _least_peak(problem, limits)
+        return _least_peak(problem, limits, as_is=as_is)
     found = _least_time(problem, limits, _NUM_EVALUATIONS)
     if found is None:
         raise infeasible(problem, limits, None)
     plan, bound_ms = found
-    if max_step_ms is not None and plan.simulation.step_ms > max_step_ms + _TIME_TOLERANCE_MS:
-        raise _out_of_time(problem, limits, plan)
+    if max_step_ms is not None and not _in_time(plan, limits, as_is):
+        raise _out_of_time(problem, limits, plan, as_is=as_is)
     gap = _gap(plan.simulation.step_ms, bound_ms)
     return PlannedStep(plan.fates, plan.moves, plan.simulation, bound_ms=bound_ms, gap=gap)
+
+
+def _step_ms(plan: Plan, as_is: Problem) -> float:
+    uses = effective_uses(as_is, plan.fates)
+    return simulate_problem(as_is, plan.fates, plan.moves, uses).step_ms
+
+
+def _in_time(plan: Plan, limits: Limits, as_is: Problem) -> bool:
+    assert limits.step_ms is not None
+    longest_ms = limits.step_ms + _TIME_TOLERANCE_MS
+    # A slower link makes no step shorter.
+    return plan.simulation.step_ms <= longest_ms or _step_ms(plan, as_is) <= longest_ms
 
 
 def _slower(link: LinkRates, factor: float) -> LinkRates:
@@ -153,7 +167,7 @@ def _least_time(
     return evaluator.plan(best), bound_ms
 
 
-def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
+def _least_peak(problem: Problem, limits: Limits, *, as_is: Problem) -> PlannedStep:
     """Return the plan with the lowest device limit whose fastest plan keeps to the step time.
 
     The limit is found by bisection between the bound (or the floor) and the peak of the best plan so far.
@@ -164,8 +178,8 @@ def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
     if fastest is None:
         raise infeasible(problem, limits, None)
     best = fastest[0]
-    if best.simulation.step_ms > limits.step_ms + _TIME_TOLERANCE_MS:
-        raise _out_of_time(problem, limits, best)
+    if not _in_time(best, limits, as_is):
+        raise _out_of_time(problem, limits, best, as_is=as_is)
     relaxed = relaxed_or_none(problem, limits, least_peak=True)
     low = (0 if relaxed is None else int(relaxed.peak_bytes)) - 1
     resolution = 1 if exact else max(1, best.simulation.peak_bytes >> _PEAK_SHIFT)
@@ -181,7 +195,7 @@ def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
             start=best.fates,
             within_ms=limits.step_ms,
         )
-        if found is not None and found[0].simulation.step_ms <= limits.step_ms + _TIME_TOLERANCE_MS:
+        if found is not None and _in_time(found[0], limits, as_is):
             best, high, reach = found[0], min(limit, found[0].simulation.peak_bytes), 0
         else:
             low, reach = limit, reach * 4
@@ -190,14 +204,14 @@ def _least_peak(problem: Problem, limits: Limits) -> PlannedStep:
     return PlannedStep(best.fates, best.moves, best.simulation, bound_bytes=bound_bytes, gap=gap)
 
 
-def _out_of_time(problem: Problem, limits: Limits, fastest: Plan) -> Infeasible:
+def _out_of_time(problem: Problem, limits: Limits, fastest: Plan, *, as_is: Problem) -> Infeasible:
     """Return both floors: the least step time under the device limit, the least peak within the step time."""
-    floor_ms = fastest.simulation.step_ms
+    floor_ms = _step_ms(fastest, as_is)
     fates = fastest.fates
     simulation = fastest.simulation
     if limits.device is not None:
         try:
-            lowest = _least_peak(problem, replace(limits, device=None))
+            lowest = _least_peak(problem, replace(limits, device=None), as_is=as_is)
         except Infeasible as stricter:  # the step time cannot hold, whatever the memory
             return stricter
         fates, simulation = lowest.fates, lowest.simulation

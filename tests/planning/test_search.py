@@ -215,3 +215,22 @@ def test_ten_items_with_a_choice_are_still_planned_exactly() -> None:
     trace = step(items, num_forward=12, num_backward=20, regions=[Region("r", 60, 11, 12)])
     plan = plan_fates(trace, link, device_limit=150)
     assert key_of(trace, plan.fates, plan.simulation) == least_time(trace, link, Limits(device=150))
+
+
+@pytest.mark.parametrize("overhead", [0.01, 0.02])
+def test_a_time_is_kept_by_the_link_as_it_is_whatever_is_reserved(overhead: float) -> None:
+    trace, limit = llama(16), int(22.6 * GIB)
+    by_memory = plan_fates(trace, PCIE5, device_limit=limit, link_reserve=0.05)
+    reached_ms = by_memory.simulation.step_ms
+    both = plan_fates(trace, PCIE5, device_limit=limit, max_step_ms=reached_ms, link_reserve=0.05)
+    assert both.simulation == by_memory.simulation
+    with pytest.raises(Infeasible) as raised:
+        plan_fates(trace, PCIE5, device_limit=limit, max_step_ms=reached_ms * 0.99, link_reserve=0.05)
+    assert raised.value.floor_ms == pytest.approx(reached_ms, abs=1e-6)
+    unchanged_ms = sum(kernel.duration_ms for kernel in trace.kernels)
+    by_time = plan_fates(trace, PCIE5, max_step_ms=unchanged_ms * (1 + overhead), link_reserve=0.05)
+    assert by_time.simulation.step_ms <= unchanged_ms * (1 + overhead) + 1e-6
+    lower = plan_fates(
+        trace, PCIE5, device_limit=by_time.simulation.peak_bytes * 99 // 100, link_reserve=0.05
+    )
+    assert lower.simulation.step_ms > unchanged_ms * (1 + overhead)
