@@ -140,7 +140,7 @@ MEGATRON = facts("framework=megatron-bridge", "pipeline_parallel=2")
         ),
         (("layer_activation_offload=true",), {"required (missing)", "refused"}),
     ],
-    ids=str,
+    ids=["required", "allowed", "mind", "refused"],
 )
 def test_what_goes_together_is_labelled_by_how_grave_it_is(
     offload: Offload, given: tuple[str, ...], labels: set[str]
