@@ -153,7 +153,7 @@ def _state_lines(hardware: HardwareProfile, shape: TrainingShape, needed: int) -
         "master weights": each.master,
         "moments": each.moments,
     }
-    spelled = " + ".join(f"{size} {name}" for name, size in parts.items())
+    spelled = " + ".join(f"{size} B {name}" for name, size in parts.items())
     yield ArithmeticLine("state for one parameter", spelled, each.total, "B", precision)
     whole = each.total * shape.num_parameters
     yield ArithmeticLine(
@@ -179,7 +179,7 @@ def _state_lines(hardware: HardwareProfile, shape: TrainingShape, needed: int) -
         "saved for backward at the peak",
         None if activations is None else activations / GB,
         "GB",
-        "not given: not counted" if activations is None else "the run",
+        "not given: not counted" if activations is None else "given",
     )
     total = state.total + (activations or 0)
     yield ArithmeticLine(
@@ -220,7 +220,7 @@ def _window_lines(
 def _step_line(hardware: HardwareProfile, shape: TrainingShape, step_ms: float | None) -> ArithmeticLine:
     label = "compute of one step"
     if shape.step_ms is not None:
-        return ArithmeticLine(label, "given", step_ms, "ms", "the run")
+        return ArithmeticLine(label, "predicted by a plan, or measured", step_ms, "ms", "given")
     rate = hardware.matmul_flops_per_ms(shape.parameter_dtype)
     missing = [
         name

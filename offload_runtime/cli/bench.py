@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,6 +156,7 @@ def command(
         resume=resume,
         **length,
     )
+    say_untimed(model["device"])
     with foreign_code(), shown_progress() as advance:
         run = run_bench(model_request(model), plan, progress=advance)
     diagnostics = (
@@ -168,6 +170,15 @@ def command(
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
         next=() if run.result.complete else again,
     )
+
+
+def say_untimed(device: str) -> None:
+    """Tell a person who watches, before minutes of it, that nothing will be timed; the result says it to all."""
+    import torch
+
+    is_timed = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+    if sys.stderr.isatty() and not is_timed:
+        click.echo("no accelerator here: nothing will be timed, and peaks are simulated", err=True)
 
 
 def _check_files(output: Path | None, resume: bool, plot: Path | None) -> None:

@@ -22,7 +22,7 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.errors import Diagnostic, UsageError
+from offload_runtime.errors import Diagnostic, RefusedError, UsageError
 from offload_runtime.hardware import load_hardware
 from offload_runtime.units import parse_size, size_hint
 
@@ -127,7 +127,12 @@ def command(
             progress=advance,
         )
         swept = _sweep(baseline, compiled, sizes, advance) if frontier else None
-        result = swept.current if swept is not None else _plan(baseline, compiled, advance)
+        try:
+            result = swept.current if swept is not None else _plan(baseline, compiled, advance)
+        except RefusedError as refusal:
+            if not why:
+                raise
+            return _refused(refusal, baseline)
         check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
@@ -139,6 +144,22 @@ def command(
         diagnostics=diagnostics,
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
         next=(shlex.join(["offload", "apply", policy, *again]),),
+    )
+
+
+def _refused(refusal: RefusedError, baseline: Baseline) -> Outcome:
+    """Return a refusal with the arithmetic that was asked for: that is where it says what could leave instead."""
+    from offload_runtime.models.planning import arithmetic_of
+    from offload_runtime.reporting.why import arithmetic_data, render_arithmetic
+
+    arithmetic = arithmetic_of(baseline)
+    if arithmetic is None:
+        raise refusal
+    return Outcome(
+        data={"why": arithmetic_data(arithmetic)},
+        text=render_arithmetic(arithmetic),
+        diagnostics=refusal.diagnostics,
+        exit_code=refusal.exit_code,
     )
 
 

@@ -40,7 +40,16 @@ from offload_runtime.runtime.setting import resolve_limits
 from offload_runtime.tiers import OffloadArithmetic, TrainingShape, offload_arithmetic
 from offload_runtime.training_state import DTYPE_BYTES
 
-__all__ = ["Baseline", "Progress", "baseline_of", "plan", "plan_model", "plan_policy", "predict_baseline"]
+__all__ = [
+    "Baseline",
+    "Progress",
+    "arithmetic_of",
+    "baseline_of",
+    "plan",
+    "plan_model",
+    "plan_policy",
+    "predict_baseline",
+]
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(phase, done, total)``."""
@@ -257,7 +266,7 @@ def _result(
         verdicts=verdicts,
         baseline_step=baseline.planned.step,
         policy_step=planned.step,
-        arithmetic=_arithmetic(baseline),
+        arithmetic=arithmetic_of(baseline),
         diagnostics=tuple(dict.fromkeys(diagnostics)),
     )
 
@@ -318,7 +327,7 @@ def _optimality(planned: PlannedModel) -> tuple[float | None, float | None]:
     return None, max(0.0, planned.links[0].simulation.peak_bytes / first.bound_bytes - 1)
 
 
-def _arithmetic(baseline: Baseline) -> OffloadArithmetic | None:
+def arithmetic_of(baseline: Baseline) -> OffloadArithmetic | None:
     """Work out by hand what `plan --why` prints; None for parameters of a type that the arithmetic does not know."""
     model, forecast = baseline.traced.model, baseline.forecast
     if model.dtype not in DTYPE_BYTES or not model.num_parameters:

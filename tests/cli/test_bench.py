@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from offload_runtime.cli.bench import say_untimed
 from offload_runtime.models import live_side
 from offload_runtime.models.bench_file import read_result, write_result
 from offload_runtime.models.bench_result import Round, Turn
@@ -73,6 +74,19 @@ def test_mode_inductor_measures_against_torch_compile_alone(offload: Offload) ->
     ]
     assert "without an accelerator nothing was timed" in finished.stdout
     assert finished.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("is_watched", "said"), [(True, "no accelerator here: nothing will be timed"), (False, "")]
+)
+def test_who_watches_is_told_at_the_start_that_nothing_will_be_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_watched: bool, said: str
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_watched)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    say_untimed("auto")
+    assert said in capsys.readouterr().err
+    assert bool(said) is is_watched
 
 
 def test_a_result_is_continued_by_the_rounds_it_lacks(offload: Offload, tmp_path: Path) -> None:

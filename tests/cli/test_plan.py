@@ -43,6 +43,18 @@ def policy(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_a_limit_that_no_plan_keeps_to_still_has_the_arithmetic_that_was_asked_for(
+    offload: Offload,
+) -> None:
+    words = ("plan", "fit", *MODEL[:2], "--optimizer", "adamw", *HERE, "--set", "limits.device_peak=1MiB")
+    bare, why = offload(*words), offload(*words, "--why")
+    assert bare.exit_code == why.exit_code == 4
+    assert bare.stdout == ""
+    assert "PLN413" in why.stderr
+    assert "what can leave, in order" in why.stdout
+    assert "optimizer state: freed" in why.stdout
+
+
 def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
     finished = offload("plan", policy, *MODEL, *HERE, "--format", "json")
     assert finished.exit_code == 0
