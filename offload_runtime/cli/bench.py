@@ -174,10 +174,9 @@ def command(
 
 def say_untimed(device: str) -> None:
     """Tell a person who watches, before minutes of it, that nothing will be timed; the result says it to all."""
-    import torch
+    from offload_runtime.models.devices import choose_device
 
-    is_timed = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
-    if sys.stderr.isatty() and not is_timed:
+    if sys.stderr.isatty() and choose_device(device) == "cpu":
         click.echo("no accelerator here: nothing will be timed, and peaks are simulated", err=True)
 
 
