@@ -81,6 +81,8 @@ def advice_data(
 def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
     """Say how a fact can be known or, where the model was planned on hardware for it, why that left it unknown."""
     fact = FACTS[name]
+    if fact.source == "machine" and is_planned:
+        return f"run this on the machine, or {how_to_know(fact).rpartition(', or ')[2]}"
     if fact.source != "model" or not is_planned:
         return how_to_know(fact)
     if sheet.get("traceable") is False:

@@ -26,3 +26,9 @@ def test_a_fact_that_planning_left_unknown_has_the_reason(facts: dict[str, Scala
     assert reason in planned
     assert "--model" not in planned
     assert "give --model and --hardware" in advice_data(advise(result), (), result)["missing"]["peak_bytes"]
+
+
+def test_a_fact_of_the_machine_that_the_profile_lacks_does_not_ask_for_the_profile_again() -> None:
+    result = FactsResult(FactSheet().with_facts({"offload_enabled": True, "slowdown": 3.0}, "given"))
+    missing = advice_data(advise(result), (), result, is_planned=True)["missing"]
+    assert missing["numa_local"] == "run this on the machine, or --fact numa_local=true"
