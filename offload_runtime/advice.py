@@ -277,8 +277,9 @@ def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Ad
 
 @dataclass(frozen=True)
 class _Floor:
-    """What stays whatever becomes of activations, in words; ``is_of_activations``: one step needs most of it."""
+    """What stays whatever becomes of activations; ``is_of_activations``: one step needs most of it."""
 
+    num_bytes: int
     sentence: str
     is_of_activations: bool
 
@@ -311,7 +312,7 @@ def _floor(result: FactsResult) -> _Floor | None:
         sentence += f", of {format_size_short(capacity)} on the device"
         if floor <= capacity:
             sentence += f", of which a plan may take {format_size_short(limit_bytes(capacity))} (94 %)"
-    return _Floor(sentence, is_of_activations=resident is not None and 2 * resident < floor)
+    return _Floor(floor, sentence, is_of_activations=resident is not None and 2 * resident < floor)
 
 
 def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
@@ -323,6 +324,12 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     sizes = {kind: s if s is None else s - int(s * off.get(kind, 0.0)) for kind, s in sizes.items()}
     known = [size for size in sizes.values() if size is not None]
     found = []
+    capacity = sheet.size("gpu_total_bytes")
+    if floor is not None and capacity is not None and limit_bytes(capacity) < floor.num_bytes < capacity:
+        found.append(
+            f"a limit nearer to the device: plan with --set limits.device_peak={-(-floor.num_bytes // 2**20)}MiB or more; "
+            "less than the usual 6 % is then left for what no plan counts (CUDA context, fragmentation)"
+        )
     if sizes["optimizer_state"] and len(known) == len(sizes):
         freed = format_size_short(sizes["optimizer_state"])
         left = format_size_short(sum(known) - sizes["optimizer_state"])

@@ -128,6 +128,14 @@ def test_a_refusal_names_the_floor_what_holds_it_and_what_lowers_it() -> None:
     assert found.refusal.hint == "; ".join(found.lowers)
 
 
+def test_a_floor_between_the_usual_limit_and_the_device_can_be_set_as_the_limit() -> None:
+    tight = {**DEVICE, "resident_bytes": 20 * GIB, "peak_bytes": 100 * GIB}
+    found = advice({**tight, "floor_bytes": 77 * GIB})
+    assert found.conclusion == "refused"
+    assert "--set limits.device_peak=78848MiB or more" in found.lowers[0]
+    assert not any("device_peak" in line for line in advice({**tight, "floor_bytes": 81 * GIB}).lowers)
+
+
 def test_without_a_word_on_master_weights_both_forms_of_the_state_are_shown() -> None:
     lines = {
         (line.expression, line.value and round(line.value, 1))

@@ -56,8 +56,10 @@ class BackendOptions:
 
 
 def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
-    """Check the options; with none at all, read ``OFFLOAD_POLICY`` and ``OFFLOAD_MODE`` from the environment.
+    """Check the options; what they leave out, the environment may give.
 
+    ``OFFLOAD_POLICY`` stands for ``policy``, ``OFFLOAD_MODE`` for ``mode``, and ``OFFLOAD_OPTIMIZER_STATE_BYTES``, a
+    size such as 12GiB, for ``optimizer_state_bytes``.
     Raises UsageError for an unknown option or value, PolicyError or UnreadableError for a bad policy, and
     RefusedError for a policy that this runtime cannot honour.
     """
@@ -107,7 +109,10 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         cast(Variant, variant),
         bool(given.get("profile", False)),
         hardware,
-        _read_size("optimizer_state_bytes", given.get("optimizer_state_bytes", 0)),
+        _read_size(
+            "optimizer_state_bytes",
+            given.get("optimizer_state_bytes", os.environ.get("OFFLOAD_OPTIMIZER_STATE_BYTES", 0)),
+        ),
     )
 
 

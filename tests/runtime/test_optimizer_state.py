@@ -91,6 +91,18 @@ def test_the_state_is_given_as_a_number_or_as_a_size(given: object, num_bytes: i
     assert options.optimizer_state_bytes == num_bytes
 
 
+def test_the_state_may_stand_in_the_environment_where_the_options_leave_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OFFLOAD_OPTIMIZER_STATE_BYTES", "2GiB")
+    assert read_options({"policy": "balanced"}).optimizer_state_bytes == 2 * 2**30
+    given = {"policy": "balanced", "optimizer_state_bytes": 5}
+    assert read_options(given).optimizer_state_bytes == 5
+    monkeypatch.setenv("OFFLOAD_OPTIMIZER_STATE_BYTES", "much")
+    with pytest.raises(UsageError, match="optimizer_state_bytes"):
+        read_options({"policy": "balanced"})
+
+
 @pytest.mark.parametrize("given", [-1, True, 1.5, "12", "much", None])
 def test_what_is_no_size_is_refused_by_name(given: object) -> None:
     with pytest.raises(UsageError, match="optimizer_state_bytes") as raised:
