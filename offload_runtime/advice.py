@@ -327,8 +327,9 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     capacity = sheet.size("gpu_total_bytes")
     if floor is not None and capacity is not None and limit_bytes(capacity) < floor.num_bytes < capacity:
         found.append(
-            f"a limit nearer to the device: plan with --set limits.device_peak={-(-floor.num_bytes // 2**20)}MiB or more; "
-            "less than the usual 6 % is then left for what no plan counts (CUDA context, fragmentation)"
+            "a limit nearer to the device: plan with "
+            f"--set limits.device_peak={-(-floor.num_bytes // 2**20)}MiB or more; less than the usual 6 % is then left "
+            "for what no plan counts (CUDA context, fragmentation)"
         )
     if sizes["optimizer_state"] and len(known) == len(sizes):
         freed = format_size_short(sizes["optimizer_state"])

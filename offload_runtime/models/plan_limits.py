@@ -57,7 +57,10 @@ def refuse_optimizer_step(
         f"no plan keeps to device_peak {format_size_short(limit)}: the step of {optimizer} alone takes "
         f"{format_size_short(needed)}: {held}"
     )
-    hint = f"set device_peak to {-(-needed // 2**20)}MiB or more, or choose another --optimizer; activations are gone by then"
+    hint = (
+        f"set device_peak to {-(-needed // 2**20)}MiB or more, or choose another --optimizer; "
+        "activations are gone by then"
+    )
     path = "limits.device_peak"
     raise RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN413", message, path=path, hint=hint))
 
