@@ -137,6 +137,7 @@ def command(
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
     again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    again += ["--hardware", hardware] if hardware is not None else []
     again += [part for override in overrides for part in ("--set", override)]
     return Outcome(
         data={**_data(result, swept, check, why), "files": [str(path) for path in written]},
