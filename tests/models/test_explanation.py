@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -18,6 +19,7 @@ from offload_runtime.errors import PolicyError, RefusedError
 from offload_runtime.hardware import load_hardware
 from offload_runtime.models import explanation, training
 from offload_runtime.models.explanation import explain_policy, explain_real_step
+from offload_runtime.models.fake_capture import capture_request
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.runtime import backend
 from tests.models.configurations import CONFIGURATIONS
@@ -50,6 +52,15 @@ def never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explanation, "train", run)
 
 
+_captured = functools.cache(capture_request)
+
+
+@pytest.fixture
+def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests that ask for the same model share its capture: what is asked of it changes copies alone."""
+    monkeypatch.setattr(explanation, "capture_request", _captured)
+
+
 @pytest.fixture
 def not_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what Inductor would generate code for as it is: all decisions are made before, and code takes minutes."""
@@ -63,7 +74,7 @@ def request_of(model: str, tmp_path: Path) -> ModelRequest:
         return ModelRequest(model, batch=1, layers=None if "unet" in model else 2)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGURATIONS[model]))
-    return ModelRequest(f"hf:{path}", batch=1, seq=32, layers=2)
+    return ModelRequest(f"hf:{path}", batch=1, seq=32, layers=1)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -110,8 +121,8 @@ def test_for_hardware_the_graphs_are_those_of_its_device(never_runs: None) -> No
 PLANNED = {"schedule": {"select": "planned"}, "limits": {"device_peak": "120MiB"}}
 
 
-def test_planning_by_time_needs_hardware_that_is_known(never_runs: None) -> None:
-    request = ModelRequest("builtin:llama-tiny", batch=16, layers=2)
+def test_planning_by_time_needs_hardware_that_is_known(never_runs: None, captured_once: None) -> None:
+    request = ModelRequest("builtin:llama-tiny", batch=16, layers=1)
     with pytest.raises(RefusedError, match="RUN524"):
         explain_policy(request, policy_of("auto", **PLANNED), mode="graph")
     report = explain_policy(request, policy_of("auto", **PLANNED), mode="graph", hardware=H200)
@@ -120,8 +131,8 @@ def test_planning_by_time_needs_hardware_that_is_known(never_runs: None) -> None
     assert forecast.hardware == "h200-pcie5"
 
 
-def test_a_floor_that_is_named_can_be_set_as_the_limit(never_runs: None) -> None:
-    request = ModelRequest("builtin:llama-tiny", batch=16, layers=2)
+def test_a_floor_that_is_named_can_be_set_as_the_limit(never_runs: None, captured_once: None) -> None:
+    request = ModelRequest("builtin:llama-tiny", batch=16, layers=1)
 
     def explained(limit: str) -> Any:
         policy = policy_of("auto", **{**PLANNED, "limits": {"device_peak": limit}})
@@ -138,14 +149,14 @@ def test_a_floor_that_is_named_can_be_set_as_the_limit(never_runs: None) -> None
     assert raised.value.diagnostics[0].hint == f"{found.string}"
 
 
-def test_a_rule_that_matches_nothing_is_an_error_as_in_a_run(never_runs: None) -> None:
+def test_a_rule_that_matches_nothing_is_an_error_as_in_a_run(never_runs: None, captured_once: None) -> None:
     typo = {"name": "typo", "match": {"module": "**.atention.**"}, "action": "offload"}
     policy = policy_of(activations={"rules": [typo]})
     with pytest.raises(PolicyError, match=r"'typo' matches nothing; .* tensors were there"):
         explain_policy(ModelRequest("builtin:llama-tiny", batch=1, layers=2), policy, mode="graph")
 
 
-def test_layers_that_name_no_module_are_an_error_as_in_a_run(never_runs: None) -> None:
+def test_layers_that_name_no_module_are_an_error_as_in_a_run(never_runs: None, captured_once: None) -> None:
     policy = policy_of(activations={"layers_of": ["blocks.*"]})
     with pytest.raises(PolicyError, match="GRF312"):
         explain_policy(ModelRequest("builtin:llama-tiny", batch=1, layers=2), policy, mode="graph")

@@ -1,10 +1,11 @@
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
-from offload_runtime.planning import Infeasible, Limits, plan_fates, simulate
+from offload_runtime.planning import Infeasible, Limits, PlannedStep, plan_fates, simulate
 from offload_runtime.planning.exact import MAX_ITEMS
 from offload_runtime.step import LinkRates, Region
 from tests.planning.reference import fits, key_of, least_peak, least_time, random_limits
@@ -151,9 +152,9 @@ def test_what_has_to_be_offloaded_and_does_not_fit_the_host_is_refused() -> None
 
 
 def test_a_large_step_below_its_floor_is_refused_with_the_floor() -> None:
-    trace = llama()
+    trace = llama(16)
     with pytest.raises(Infeasible) as refused:
-        plan_fates(trace, PCIE5, device_limit=25 * GIB)
+        plan_fates(trace, PCIE5, device_limit=20 * GIB)
     floor = refused.value.floor_bytes
     assert refused.value.holders[0].name == "resident"
     assert plan_fates(trace, PCIE5, device_limit=floor).simulation.peak_bytes <= floor
@@ -162,10 +163,10 @@ def test_a_large_step_below_its_floor_is_refused_with_the_floor() -> None:
 
 
 def test_limits_of_the_host_hold_on_a_large_step() -> None:
-    trace = llama()
-    plan = plan_fates(trace, PCIE5, device_limit=36 * GIB, host_limit=5 * GIB, budget=6 * GIB)
-    assert plan.simulation.peak_bytes <= 36 * GIB
-    assert max(plan.simulation.host_bytes) <= 5 * GIB
+    trace, device_limit, host_limit = llama(16), 24 * GIB, 5 * GIB // 2
+    plan = plan_fates(trace, PCIE5, device_limit=device_limit, host_limit=host_limit, budget=3 * GIB)
+    assert plan.simulation.peak_bytes <= device_limit
+    assert max(plan.simulation.host_bytes) <= host_limit
     assert plan.gap is not None
     assert plan.gap <= 0.02
 
@@ -177,11 +178,20 @@ def test_contention_makes_recomputing_what_is_cheap_the_better_choice() -> None:
     assert "recompute" not in plan_fates(llama(), PCIE5, device_limit=40 * GIB).fates
 
 
+TIGHT = int(22.6 * GIB)
+"""A limit that 16 layers reach by filling the link."""
+
+
+@cache
+def reserved_plan() -> PlannedStep:
+    return plan_fates(llama(16), PCIE5, device_limit=TIGHT, link_reserve=0.05)
+
+
 def test_a_reserve_on_the_link_costs_little_and_saves_more_when_the_link_is_slower() -> None:
-    trace, limit = llama(16), int(22.6 * GIB)
+    trace = llama(16)
     slower = replace(PCIE5, d2h_bytes_per_ms=55e6 / 1.05, h2d_bytes_per_ms=55e6 / 1.05)
-    full = plan_fates(trace, PCIE5, device_limit=limit)
-    reserved = plan_fates(trace, PCIE5, device_limit=limit, link_reserve=0.05)
+    full = plan_fates(trace, PCIE5, device_limit=TIGHT)
+    reserved = reserved_plan()
     assert reserved.bound_ms == full.bound_ms
     on_slower = [simulate(trace, plan.fates, plan.moves, slower).step_ms for plan in (full, reserved)]
     lost_ms = reserved.simulation.step_ms - full.simulation.step_ms
@@ -190,7 +200,7 @@ def test_a_reserve_on_the_link_costs_little_and_saves_more_when_the_link_is_slow
 
 
 def test_without_scipy_the_plan_has_no_bound_and_is_still_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace, limit = llama(16), 23 * GIB
+    trace, limit = llama(8), 22 * GIB
     with_bound = plan_fates(trace, PCIE5, device_limit=limit)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     plan = plan_fates(trace, PCIE5, device_limit=limit)
@@ -217,16 +227,18 @@ def test_ten_items_with_a_choice_are_still_planned_exactly() -> None:
     assert key_of(trace, plan.fates, plan.simulation) == least_time(trace, link, Limits(device=150))
 
 
+def test_a_time_beside_a_limit_is_kept_by_the_link_as_it_is_whatever_is_reserved() -> None:
+    trace, reached_ms = llama(16), reserved_plan().simulation.step_ms
+    both = plan_fates(trace, PCIE5, device_limit=TIGHT, max_step_ms=reached_ms, link_reserve=0.05)
+    assert both.simulation == reserved_plan().simulation
+    with pytest.raises(Infeasible) as raised:
+        plan_fates(trace, PCIE5, device_limit=TIGHT, max_step_ms=reached_ms * 0.99, link_reserve=0.05)
+    assert raised.value.floor_ms == pytest.approx(reached_ms, abs=1e-6)
+
+
 @pytest.mark.parametrize("overhead", [0.01, 0.02])
 def test_a_time_is_kept_by_the_link_as_it_is_whatever_is_reserved(overhead: float) -> None:
-    trace, limit = llama(16), int(22.6 * GIB)
-    by_memory = plan_fates(trace, PCIE5, device_limit=limit, link_reserve=0.05)
-    reached_ms = by_memory.simulation.step_ms
-    both = plan_fates(trace, PCIE5, device_limit=limit, max_step_ms=reached_ms, link_reserve=0.05)
-    assert both.simulation == by_memory.simulation
-    with pytest.raises(Infeasible) as raised:
-        plan_fates(trace, PCIE5, device_limit=limit, max_step_ms=reached_ms * 0.99, link_reserve=0.05)
-    assert raised.value.floor_ms == pytest.approx(reached_ms, abs=1e-6)
+    trace = llama(8)
     unchanged_ms = sum(kernel.duration_ms for kernel in trace.kernels)
     by_time = plan_fates(trace, PCIE5, max_step_ms=unchanged_ms * (1 + overhead), link_reserve=0.05)
     assert by_time.simulation.step_ms <= unchanged_ms * (1 + overhead) + 1e-6
