@@ -78,7 +78,9 @@ def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
     assert data["peak_at"]["words"].startswith(data["peak_at"]["side"])
     assert data["optimality_gap"] is None  # nothing was optimised
     (following,) = finished.document["next"]
-    assert following.endswith("--model tests.models.planned_models:stack --optimizer none --hardware h200-pcie5")
+    assert following.endswith(
+        "--model tests.models.planned_models:stack --optimizer none --hardware h200-pcie5"
+    )
 
 
 def test_the_first_number_is_what_can_leave_for_free(offload: Offload, policy: str) -> None:
