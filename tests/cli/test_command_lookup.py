@@ -34,7 +34,7 @@ def test_a_line_that_could_be_run_has_no_problem(line: str) -> None:
         ("offload explain POLICY MORE --model M", "there is one word too many: 'MORE'"),
         ("offload explain POLICY --model", "Option '--model' requires an argument"),
         ("offload validate p.yaml --for abacus", "--for is one of"),
-        ("offload list colours", "is one of hardware"),
+        ("offload list colours", "is one of facts, hardware"),
         ("offload skills chek", "there is no 'chek'; did you mean check?"),
         ("offload skills check --run-test", "there is no option --run-test; did you mean --run-tests?"),
         ("offload explain 'POLICY", "it cannot be split into words"),
