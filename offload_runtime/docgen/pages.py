@@ -155,7 +155,7 @@ def _code_examples(entry: CodeEntry) -> Iterator[tuple[str, str, str]]:
     for title, example in (("Bad", entry.bad_example), ("Good", entry.good_example)):
         if example:
             yield f"{title}:", _language(entry.code, example), example.strip("\n")
-    message = getattr(entry, "message_example", None)
+    message = entry.message_example
     if message:
         yield "As it is printed:", "text", message.strip("\n")
 
