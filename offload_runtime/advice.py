@@ -20,7 +20,7 @@ from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.predicates import evaluate
 from offload_runtime.state_facts import limit_bytes, offloaded_shares, sharding_of
-from offload_runtime.tiers import ArithmeticSection
+from offload_runtime.tier_lines import ArithmeticSection
 from offload_runtime.units import format_size_short
 
 __all__ = ["Advice", "Conclusion", "Step", "advise"]

@@ -17,7 +17,7 @@ from offload_runtime.state_facts import (
     sharding_of,
     trained_state,
 )
-from offload_runtime.tiers import ArithmeticLine, ArithmeticSection
+from offload_runtime.tier_lines import ArithmeticLine, ArithmeticSection
 from offload_runtime.training_state import DTYPE_BYTES, Sharding
 from offload_runtime.units import format_size_short
 

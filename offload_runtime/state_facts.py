@@ -8,7 +8,7 @@ A fact that was given or measured is left as it is; one that misses a part of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from offload_runtime.fact_sheet import FactSheet
 from offload_runtime.predicates import Scalar
@@ -127,23 +127,21 @@ def trained_state(sheet: FactSheet, *, master_weights: bool | None = None) -> Tr
     kind, num_ranks = sharding
     shape = TrainingShape(
         num_parameters=num_parameters,
+        num_trained=round(num_parameters * fraction),
         parameter_dtype=dtype,
         optimizer=str(optimizer),
         master_weights=bool(masters),
         num_ranks=num_ranks,
         sharding=kind,
     )
-    num_trained = round(num_parameters * fraction)
-    whole = rank_state(shape)
-    trained = rank_state(replace(shape, num_parameters=num_trained)) if num_trained else RankState(0, 0, 0, 0)
-    held = RankState(whole.parameters, trained.gradients, trained.optimizer_state, trained.stepped_parameters)
+    held = rank_state(shape)
     sizes = {
         "parameter": held.parameters,
         "gradient": held.gradients,
         "optimizer_state": held.optimizer_state,
     }
     each, left = bytes_per_parameter(shape), device_bytes_of(sheet, sizes)
-    return TrainedState(each, num_parameters, num_trained, num_ranks, kind, held, left)
+    return TrainedState(each, num_parameters, shape.trained_parameters, num_ranks, kind, held, left)
 
 
 def sharding_of(sheet: FactSheet) -> tuple[Sharding, int] | None:

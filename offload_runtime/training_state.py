@@ -35,7 +35,8 @@ NUM_MOMENTS: Mapping[str, int] = MappingProxyType(
 class TrainingShape:
     """The run that the arithmetic is about, as one rank sees it.
 
-    ``num_parameters`` are those of the whole model. ``master_weights``: 16-bit parameters have a float32 copy and
+    ``num_parameters`` are those of the whole model, ``num_trained`` (None: all) those that have gradients and
+    optimizer's state. ``master_weights``: 16-bit parameters have a float32 copy and
     float32 moments, as mixed precision has; without, everything is in ``parameter_dtype``. ``step_ms`` is the
     compute time of one forward-backward; where it is None it is estimated from ``num_tokens``, the tokens of one
     rank and step. ``activation_bytes`` are saved for backward at the peak. ``sharding`` is what ``num_ranks`` ranks
@@ -44,6 +45,7 @@ class TrainingShape:
     """
 
     num_parameters: int
+    num_trained: int | None = None
     parameter_dtype: str = "bfloat16"
     optimizer: str = "adamw"
     master_weights: bool = True
@@ -68,8 +70,15 @@ class TrainingShape:
             given = getattr(self, name)
             if given is not None and given <= 0:
                 raise ValueError(f"{name} is {given}, not greater than 0")
+        if self.num_trained is not None and not 0 <= self.num_trained <= self.num_parameters:
+            raise ValueError(f"num_trained is {self.num_trained}, not from 0 to {self.num_parameters}")
         if self.activation_bytes is not None and self.activation_bytes < 0:
             raise ValueError(f"activation_bytes is {self.activation_bytes}, less than 0")
+
+    @property
+    def trained_parameters(self) -> int:
+        """How many parameters have gradients and optimizer's state."""
+        return self.num_parameters if self.num_trained is None else self.num_trained
 
 
 @dataclass(frozen=True)
@@ -127,8 +136,8 @@ def rank_state(shape: TrainingShape) -> RankState:
     """Return what one rank holds of the model state after sharding."""
     per_parameter = bytes_per_parameter(shape)
     level = get_args(Sharding).index(shape.sharding)
-    shard = -(-shape.num_parameters // shape.num_ranks)
-    held = [shard if level >= needed else shape.num_parameters for needed in (3, 2, 1)]
+    counted = ((shape.num_parameters, 3), (shape.trained_parameters, 2), (shape.trained_parameters, 1))
+    held = [-(-number // shape.num_ranks) if level >= needed else number for number, needed in counted]
     return RankState(
         parameters=held[0] * per_parameter.parameters,
         gradients=held[1] * per_parameter.gradients,

@@ -132,7 +132,7 @@ def command(
         except RefusedError as refusal:
             if not why:
                 raise
-            return _refused(refusal, baseline)
+            return _refused(refusal, baseline, compiled)
         check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
@@ -148,12 +148,12 @@ def command(
     )
 
 
-def _refused(refusal: RefusedError, baseline: Baseline) -> Outcome:
+def _refused(refusal: RefusedError, baseline: Baseline, policy: CompiledPolicy) -> Outcome:
     """Return a refusal with the arithmetic that was asked for: that is where it says what could leave instead."""
     from offload_runtime.models.planning import arithmetic_of
     from offload_runtime.reporting.why import arithmetic_data, render_arithmetic
 
-    arithmetic = arithmetic_of(baseline)
+    arithmetic = arithmetic_of(baseline, policy, refusal=refusal)
     if arithmetic is None:
         raise refusal
     return Outcome(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.errors import Diagnostic, PolicyError
+from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
@@ -34,10 +34,11 @@ from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.traced_model import TracedModel, trace_request
 from offload_runtime.offload_plan import OffloadPlan, TensorVerdict
 from offload_runtime.planning import window_bound
+from offload_runtime.planning.limits import Infeasible
 from offload_runtime.policy import Limits
 from offload_runtime.runtime.options import refuse_unsupported
 from offload_runtime.runtime.setting import resolve_limits
-from offload_runtime.tiers import OffloadArithmetic, TrainingShape, offload_arithmetic
+from offload_runtime.tiers import DeviceDemand, OffloadArithmetic, TrainingShape, offload_arithmetic
 from offload_runtime.training_state import DTYPE_BYTES
 
 __all__ = [
@@ -266,7 +267,7 @@ def _result(
         verdicts=verdicts,
         baseline_step=baseline.planned.step,
         policy_step=planned.step,
-        arithmetic=arithmetic_of(baseline),
+        arithmetic=arithmetic_of(baseline, policy),
         diagnostics=tuple(dict.fromkeys(diagnostics)),
     )
 
@@ -327,8 +328,14 @@ def _optimality(planned: PlannedModel) -> tuple[float | None, float | None]:
     return None, max(0.0, planned.links[0].simulation.peak_bytes / first.bound_bytes - 1)
 
 
-def arithmetic_of(baseline: Baseline) -> OffloadArithmetic | None:
-    """Work out by hand what `plan --why` prints; None for parameters of a type that the arithmetic does not know."""
+def arithmetic_of(
+    baseline: Baseline, policy: CompiledPolicy, *, refusal: RefusedError | None = None
+) -> OffloadArithmetic | None:
+    """Work out by hand what `plan --why` prints, within the limits of ``policy``.
+
+    ``refusal`` is that of its plan: where it names a floor, no fate of activations gets below. None for parameters of a
+    type that the arithmetic does not know.
+    """
     model, forecast = baseline.traced.model, baseline.forecast
     if model.dtype not in DTYPE_BYTES or not model.num_parameters:
         return None
@@ -337,12 +344,30 @@ def arithmetic_of(baseline: Baseline) -> OffloadArithmetic | None:
         for pair in baseline.planned.pairs
         for item in (pair.selected.traced.trace.items if pair.selected.traced is not None else ())
     )
+    trained = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
     shape = TrainingShape(
         num_parameters=model.num_parameters,
+        num_trained=trained,
         parameter_dtype=model.dtype,
         optimizer=baseline.optimizer,
         master_weights=False,
         step_ms=forecast.step_ms or None,
         activation_bytes=saved,
     )
-    return offload_arithmetic(baseline.hardware, shape)
+    return offload_arithmetic(baseline.hardware, shape, _demand(baseline, policy, refusal))
+
+
+def _demand(baseline: Baseline, policy: CompiledPolicy, refusal: RefusedError | None) -> DeviceDemand:
+    limits, capacity = _limits(policy, baseline.hardware), baseline.hardware.device_memory_bytes
+    limit, name = capacity, "device.memory"
+    if isinstance(limits.device_peak, int) and limits.device_peak < capacity:
+        limit, name = limits.device_peak, "limits.device_peak"
+    cause = None if refusal is None else refusal.__cause__
+    floor = cause.floor_bytes if isinstance(cause, Infeasible) else 0
+    return DeviceDemand(
+        limit_bytes=limit,
+        limit_name=name,
+        peak_bytes=baseline.forecast.peak_device_bytes,
+        floor_bytes=max(floor, baseline.optimizer_step_bytes),
+        host_limit_bytes=limits.host,
+    )

@@ -6,25 +6,30 @@ from typing import Any
 
 from offload_runtime.offload_options import Measure, Option
 from offload_runtime.reporting.tables import Column, render_table
-from offload_runtime.tiers import ArithmeticLine, ArithmeticSection, OffloadArithmetic
+from offload_runtime.tier_lines import ArithmeticLine, ArithmeticSection, arithmetic_sections
+from offload_runtime.tier_verdict import arithmetic_verdict
+from offload_runtime.tiers import OffloadArithmetic
 
 
 def render_arithmetic(arithmetic: OffloadArithmetic) -> str:
     """Write the verdict, then a table of each section: what, how much, from what, where that comes from."""
-    parts = [f"{arithmetic.hardware}: {arithmetic.verdict}"]
-    parts += [render_section(section) for section in arithmetic.sections if section.lines]
+    parts = [f"{arithmetic.hardware.name}: {arithmetic_verdict(arithmetic)}"]
+    parts += [render_section(section) for section in arithmetic_sections(arithmetic) if section.lines]
     return "\n\n".join(parts)
 
 
 def arithmetic_data(arithmetic: OffloadArithmetic) -> dict[str, Any]:
     """Return the arithmetic for programs; sizes of measures are bytes."""
     return {
-        "hardware": arithmetic.hardware,
-        "verdict": arithmetic.verdict,
+        "hardware": arithmetic.hardware.name,
+        "verdict": arithmetic_verdict(arithmetic),
+        "limit_bytes": arithmetic.limit_bytes,
+        "held_bytes": arithmetic.held_bytes,
         "needed_bytes": arithmetic.needed_bytes,
+        "needed_state_bytes": arithmetic.state_bytes,
         "sections": [
             {"title": section.title, "lines": [_line_data(line) for line in section.lines]}
-            for section in arithmetic.sections
+            for section in arithmetic_sections(arithmetic)
         ],
         "order": [_measure_data(measure) for measure in arithmetic.order],
         "options": [_option_data(option) for option in arithmetic.options],

@@ -53,6 +53,8 @@ def test_a_limit_that_no_plan_keeps_to_still_has_the_arithmetic_that_was_asked_f
     assert "PLN413" in why.stderr
     assert "what can leave, in order" in why.stdout
     assert "optimizer state: freed" in why.stdout
+    assert "have to leave" in why.stdout
+    assert "limits.device_peak" in why.stdout
 
 
 def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:

@@ -18,6 +18,7 @@ from offload_runtime.hardware import HardwareProfile, hardware_document, load_ha
 from offload_runtime.models.plan_result import PlanResult
 from offload_runtime.models.planning import (
     Baseline,
+    arithmetic_of,
     baseline_of,
     plan_model,
     plan_policy,
@@ -185,6 +186,27 @@ def test_a_target_below_the_floor_is_refused_with_the_floor_and_its_holders() ->
     code, message = refusal(caught)
     assert code == "PLN412"
     assert "resident" in message
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_arithmetic_is_judged_by_the_limit_of_the_plan(share: float) -> None:
+    found = baseline(mode="inductor")
+    peak, floor = found.forecast.peak_device_bytes, found.resident.throughout
+    limits = {"device_peak": f"{int(floor + share * (peak - floor))}B"}
+    asked = policy(select="planned", action="auto", keep_last=0, limits=limits)
+    try:
+        plan_policy(found, asked)
+        refused = None
+    except RefusedError as error:
+        refused = error
+    arithmetic = arithmetic_of(found, asked, refusal=refused)
+    assert arithmetic is not None
+    assert arithmetic.limit_bytes == int(limits["device_peak"][:-1])
+    kinds = {measure.kind for measure in (arithmetic.choice.measures if arithmetic.choice else ())}
+    assert (refused is not None, not arithmetic.needed_bytes) == (share == 0, share == 1)
+    # What no plan keeps to, activations do not cure, and here there is no state to speak of.
+    assert bool(kinds) == (share == 0.5)
+    assert kinds <= {"activations", "recompute"}
 
 
 def test_the_optimizers_step_is_part_of_the_peak() -> None:
