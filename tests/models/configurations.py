@@ -42,7 +42,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "model_type": "gemma3_text",
         "architectures": ["Gemma3ForCausalLM"],
         **_DECODER,
-        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "head_dim": 16,
         "sliding_window": 16,
     },
