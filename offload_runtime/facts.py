@@ -210,7 +210,13 @@ _CONFIGURATION = _rows(
         True,
     ),
     ("offload_fraction", "number", SHARE, "Share of the optimizer's state that is offloaded.", 0.5),
-    ("max_step_overhead", "number", SHARE, "How much longer a step may take than without offloading.", 0.05),
+    (
+        "max_step_overhead",
+        "number",
+        SHARE,
+        "How much longer forward and backward may take than without offloading (limits.step_overhead).",
+        0.05,
+    ),
     (
         "budget_bytes",
         "integer",

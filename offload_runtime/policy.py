@@ -30,7 +30,8 @@ class Limits:
 
     ``budget``: activation bytes offloaded per rank and forward-backward. ``device_peak``: device bytes, or
     ``auto`` = free device memory minus 6 %. ``host``: pinned host bytes, rounding included; None = 80 % of
-    what the cgroup allows. ``step_overhead``: share of the step time that the policy may add.
+    what the cgroup allows. ``step_overhead``: share of the time of forward and
+    backward that the policy may add; the optimizer's step is not counted.
     """
 
     budget: int | None = None

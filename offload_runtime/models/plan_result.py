@@ -273,7 +273,11 @@ def _memory(result: PlanResult) -> str:
 def _time(result: PlanResult) -> str:
     if result.changes_nothing or not result.baseline.step_ms:
         return ""
-    return f"a step takes {result.policy.step_ms / result.baseline.step_ms:.3f}x the baseline's time"
+    before, after, optimizer_ms = result.baseline.step_ms, result.policy.step_ms, result.optimizer_ms
+    clause = f"forward and backward take {after / before:.3f}x the baseline's time"
+    if optimizer_ms:
+        clause += f", a step with {result.optimizer} {(after + optimizer_ms) / (before + optimizer_ms):.3f}x"
+    return clause
 
 
 def _fit(result: PlanResult) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
-from offload_runtime.planning.limits import Infeasible
+from offload_runtime.planning.limits import Holder, Infeasible
 from offload_runtime.policy import Limits
 from offload_runtime.step import StepTrace
 from offload_runtime.units import format_size_short
@@ -15,20 +17,29 @@ _NUM_HOLDERS = 4
 
 
 def refuse_infeasible(
-    policy: CompiledPolicy, limits: Limits, trace: StepTrace, error: Infeasible
+    policy: CompiledPolicy,
+    limits: Limits,
+    trace: StepTrace,
+    error: Infeasible,
+    words: Mapping[str, str],
 ) -> RefusedError:
-    """Return the error to raise for limits that cannot hold together, with every floor that is known."""
+    """Return the error to raise for limits that cannot hold together, with every floor that is known.
+
+    ``words`` are those of nodes by name: operator and module.
+    """
     path, asked = _asked(policy, limits)
     message = f"no plan keeps to {asked}: "
-    least_ms = None if error.floor_ms is None else f"a step takes at least {error.floor_ms:.1f} ms"
+    least_ms = (
+        None if error.floor_ms is None else f"forward and backward take at least {error.floor_ms:.1f} ms"
+    )
     if limits.device_peak is None and least_ms is not None:
         message += least_ms
     elif limits.device_peak is None:
         message += "what has to be offloaded takes more"
     elif least_ms is None:
-        message += f"the floor is {_floor(trace, error)}"
+        message += f"the floor is {_floor(trace, error, words)}"
     else:
-        message += f"within that time the floor is {_floor(trace, error)}; under that peak {least_ms}"
+        message += f"within that time the floor is {_floor(trace, error, words)}; under that peak {least_ms}"
     raised = "raise the limit"
     if isinstance(limits.device_peak, int) and least_ms is None:
         raised = f"set device_peak to {_limit_of(error.floor_bytes)} or more"
@@ -58,11 +69,32 @@ def _limit_of(floor_bytes: int) -> str:
     return f"{-(-floor_bytes // 2**20)}MiB"
 
 
-def _floor(trace: StepTrace, error: Infeasible) -> str:
+def _floor(trace: StepTrace, error: Infeasible, words: Mapping[str, str]) -> str:
     kernel = trace.kernels[error.kernel]
     side = "forward" if error.kernel < trace.num_forward else "backward"
-    layer = "" if kernel.layer is None else f" of layer {kernel.layer}"
-    holders = ", ".join(
-        f"{holder.name} {format_size_short(holder.num_bytes)}" for holder in error.holders[:_NUM_HOLDERS]
+    layer = "" if kernel.layer is None else f", layer {kernel.layer}"
+    # A kernel whose result is saved is called by its operator alone.
+    place = words.get(kernel.name, kernel.name).removeprefix("saved ")
+    held: dict[str, int] = {}
+    for holder in error.holders:
+        what = _words_of(holder, trace, words)
+        held[what] = held.get(what, 0) + holder.num_bytes
+    largest = sorted(held.items(), key=lambda item: -item[1])[:_NUM_HOLDERS]
+    holders = ", ".join(f"{what} {format_size_short(num_bytes)}" for what, num_bytes in largest)
+    return f"{format_size_short(error.floor_bytes)}, in {side}{layer} at {place}, held by {holders}"
+
+
+def _words_of(holder: Holder, trace: StepTrace, words: Mapping[str, str]) -> str:
+    """Say what is alive: an operator's result or workspace, the gradients that backward leaves, or what stays."""
+    if holder.name == "resident":
+        return "what stays throughout"
+    is_gradient = any(
+        region.name == holder.name
+        and region.first >= trace.num_forward
+        and region.last == len(trace.kernels) - 1
+        for region in trace.regions
     )
-    return f"{format_size_short(error.floor_bytes)}, in {side} at {kernel.name}{layer}, held by {holders}"
+    if is_gradient:
+        return "gradients"
+    kind, of, node = holder.name.rpartition("workspace of ")
+    return f"{kind}{of}{words.get(node, node).removeprefix('saved ') if of else words.get(node, node)}"

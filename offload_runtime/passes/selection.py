@@ -32,6 +32,7 @@ from offload_runtime.passes.choices import (
     names_behind_unjudged,
     start_of,
 )
+from offload_runtime.passes.node_words import node_words
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.passes.tag import JudgedStorage, tag_activations_pass
@@ -219,7 +220,8 @@ def select_planned(
             only_device = asked.limits.device_peak is not None and error.floor_ms is None
             if at_floor or not only_device:
                 if lowest is None:
-                    raise refuse_infeasible(policy, setting.limits, traced.trace, error) from error
+                    words = node_words(joint, selected.partition, selected.stored)
+                    raise refuse_infeasible(policy, setting.limits, traced.trace, error, words) from error
                 break
             at_floor = True
             asked = replace(asked, limits=replace(asked.limits, device_peak=error.floor_bytes))
@@ -238,7 +240,8 @@ def select_planned(
         )
     assert lowest is not None
     floor, trace = _floor_of(setting.profile, lowest.selected)
-    raise refuse_infeasible(policy, setting.limits, trace, floor) from floor
+    words = node_words(lowest.joint, lowest.selected.partition, lowest.selected.stored)
+    raise refuse_infeasible(policy, setting.limits, trace, floor, words) from floor
 
 
 def _floor_of(profile: HardwareProfile, lowest: Selected) -> tuple[Infeasible, StepTrace]:

@@ -93,7 +93,8 @@ def _heading(result: PlanResult) -> str:
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
         f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}"
         f"{'' if result.view_replay else ', without view replay'}\n"
-        f"predicted, nothing was run; times are of forward and backward{_optimizer_time(result)}"
+        "nothing was run: peaks and times are predicted, limits and the device's memory are given\n"
+        f"times are of forward and backward{_optimizer_time(result)}"
     )
 
 
@@ -114,7 +115,7 @@ def _step_table(result: PlanResult) -> str:
             _change(before.peak_device_bytes, after.peak_device_bytes),
         ],
         [
-            "step time",
+            "forward and backward",
             f"{before.step_ms:.1f} ms",
             f"{after.step_ms:.1f} ms",
             _change(before.step_ms, after.step_ms),

@@ -115,7 +115,7 @@ def _limits(wishes: PolicyWishes, planned: bool) -> Iterator[str]:
     }
     by_time = {
         "device_peak": ("40GiB", "the least predicted time within it; auto is free memory minus 6 %"),
-        "step_overhead": ("5%", "the least peak for at most this much more time"),
+        "step_overhead": ("5%", "the least peak for at most this much more time of forward and backward"),
     }
     yield from _section("limits", wishes, {**by_time, **told} if planned else told)
 

@@ -8,16 +8,24 @@ import offload_runtime as off
 from offload_runtime.passes.refusal import refuse_infeasible
 from offload_runtime.planning.limits import Holder, Infeasible
 from offload_runtime.policy import Limits
-from offload_runtime.step import Kernel, StepTrace
+from offload_runtime.step import Kernel, Region, StepTrace
 from offload_runtime.units import parse_size
 
 GIB = 2**30
-TRACE = StepTrace((Kernel("mm", 1.0, 3), Kernel("loss", 1.0), Kernel("mm_1", 1.0, 3)), 2, 0, ())
+KERNELS = (Kernel("mm", 1.0, 3), Kernel("loss", 1.0), Kernel("mm_1", 1.0, 3))
+TRACE = StepTrace(KERNELS, 2, 0, (Region("mm_2", GIB, 2, 2), Region("mm_3", GIB, 2, 2)))
+WORDS = {
+    "mm": "saved aten.mm.default in layers.3.up",
+    "loss": "aten.mean.default in the root module",
+    "mm_1": "aten.mm.default in layers.3.down",
+    "logits": "saved aten.mm.default in head",
+}
 HOLDERS = (
     Holder("resident", 5 * GIB),
     Holder("logits", 3 * GIB),
-    Holder("a", GIB),
-    Holder("b", GIB),
+    Holder("workspace of mm_1", GIB),
+    Holder("mm_2", GIB // 2),
+    Holder("mm_3", GIB // 2),
     Holder("unseen", 1),
 )
 POLICY = """\
@@ -39,7 +47,7 @@ def refusal(
     file = tmp_path / "policy.yaml"
     file.write_text(text)
     error = Infeasible(10 * GIB, kernel, HOLDERS, floor_ms)
-    (diagnostic,) = refuse_infeasible(off.load_policy(file), limits, TRACE, error).diagnostics
+    (diagnostic,) = refuse_infeasible(off.load_policy(file), limits, TRACE, error, WORDS).diagnostics
     assert diagnostic.code == "PLN412"
     assert diagnostic.hint is not None
     return diagnostic.message, diagnostic.path, diagnostic.line
@@ -47,8 +55,9 @@ def refusal(
 
 def test_a_floor_is_named_with_its_place_and_what_holds_it(tmp_path: Path) -> None:
     assert refusal(tmp_path, Limits(device_peak=8 * GIB)) == (
-        "no plan keeps to device_peak 8 GiB: the floor is 10 GiB, in backward at mm_1 of layer 3, held by "
-        "resident 5 GiB, logits 3 GiB, a 1 GiB, b 1 GiB",
+        "no plan keeps to device_peak 8 GiB: the floor is 10 GiB, in backward, layer 3 at aten.mm.default in "
+        "layers.3.down, held by what stays throughout 5 GiB, saved aten.mm.default in head 3 GiB, workspace of "
+        "aten.mm.default in layers.3.down 1 GiB, gradients 1 GiB",
         "limits.device_peak",
         5,
     )
@@ -61,7 +70,7 @@ def test_the_hint_has_the_least_limit_as_a_policy_takes_it(tmp_path: Path, floor
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)
     refused = refuse_infeasible(
-        off.load_policy(file), Limits(device_peak=GIB), TRACE, Infeasible(floor, 2, HOLDERS)
+        off.load_policy(file), Limits(device_peak=GIB), TRACE, Infeasible(floor, 2, HOLDERS), WORDS
     )
     assert (refused.diagnostics[0].hint or "").startswith(f"set device_peak to {limit} or more, ")
     assert parse_size(limit) >= floor
@@ -69,9 +78,15 @@ def test_the_hint_has_the_least_limit_as_a_policy_takes_it(tmp_path: Path, floor
 
 @pytest.mark.parametrize(
     ("kernel", "place"),
-    [(0, "in forward at mm of layer 3,"), (1, "in forward at loss,"), (2, "in backward at mm_1 of")],
+    [
+        (0, "in forward, layer 3 at aten.mm.default in layers.3.up,"),
+        (1, "in forward at aten.mean.default in the root module,"),
+        (2, "in backward, layer 3 at aten.mm.default in layers.3.down,"),
+    ],
 )
-def test_the_place_is_a_kernel_its_layer_and_its_side(tmp_path: Path, kernel: int, place: str) -> None:
+def test_the_place_is_an_operator_its_module_and_layer_and_its_side(
+    tmp_path: Path, kernel: int, place: str
+) -> None:
     assert place in refusal(tmp_path, Limits(device_peak=8 * GIB), kernel)[0]
 
 
@@ -80,14 +95,14 @@ def test_both_floors_are_named_where_two_limits_meet(tmp_path: Path) -> None:
     assert message.startswith(
         "no plan keeps to device_peak 8 GiB and step_overhead 5.0%: within that time the floor is 10 GiB, in backward"
     )
-    assert message.endswith("; under that peak a step takes at least 123.4 ms")
+    assert message.endswith("; under that peak forward and backward take at least 123.4 ms")
     assert (path, line) == ("limits.device_peak", 5)
 
 
 def test_a_step_time_alone_has_a_floor_in_time(tmp_path: Path) -> None:
     found = refusal(tmp_path, Limits(step_overhead=0.05), floor_ms=123.4)
     assert found == (
-        "no plan keeps to step_overhead 5.0%: a step takes at least 123.4 ms",
+        "no plan keeps to step_overhead 5.0%: forward and backward take at least 123.4 ms",
         "limits.step_overhead",
         6,
     )

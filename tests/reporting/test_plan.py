@@ -36,7 +36,7 @@ def test_a_window_of_nothing_is_explained() -> None:
 def test_the_policy_stands_beside_the_baseline() -> None:
     table = rows(render_plan(plan_result()))
     assert ["peak device memory", "12 GiB", "9 GiB", "-25.0 %"] in table
-    assert ["step time", "20.0 ms", "20.5 ms", "+2.5 %"] in table
+    assert ["forward and backward", "20.0 ms", "20.5 ms", "+2.5 %"] in table
     assert ["fits 80 GiB", "yes", "yes", "-"] in table
     assert ["within device_peak 10 GiB", "no", "yes", "-"] in table
 
@@ -93,6 +93,18 @@ def test_without_copies_their_lines_are_empty() -> None:
     assert "waits for" not in render_plan(nothing)
 
 
+def test_a_step_without_an_optimizer_is_forward_and_backward_alone() -> None:
+    text = render_plan(plan_result(optimizer="none", optimizer_ms=0.0))
+    assert text.splitlines()[-1].endswith("forward and backward take 1.025x the baseline's time.")
+
+
+def test_what_is_predicted_and_what_is_given_are_told_apart() -> None:
+    text = render_plan(plan_result())
+    assert (
+        "nothing was run: peaks and times are predicted, limits and the device's memory are given\n" in text
+    )
+
+
 def test_stalls_beyond_the_longest_are_counted() -> None:
     text = render_plan(plan_result(stalls=tuple((f"t{i}", 9.0 - i) for i in range(8))))
     assert ["t4", "-", "-", "5.00"] in rows(text)
@@ -106,7 +118,7 @@ def test_stalls_beyond_the_longest_are_counted() -> None:
         (
             {},
             "1 tensor, 1 GiB, leave in each step; the peak falls from 12 GiB to 9 GiB (25.0 %); "
-            "a step takes 1.025x the baseline's time.",
+            "forward and backward take 1.025x the baseline's time, a step with adamw 1.024x.",
         ),
         (
             {"num_offloaded": 0, "policy": forecast(12, 20.0), "target_bytes": 20 * GIB},
@@ -115,7 +127,7 @@ def test_stalls_beyond_the_longest_are_counted() -> None:
         (
             {"num_offloaded": 0, "policy": forecast(11, 20.5), "target_bytes": 20 * GIB},
             "Nothing to do: the peak of 12 GiB is under the target of 20 GiB already; the peak falls from 12 GiB to "
-            "11 GiB (8.3 %); a step takes 1.025x the baseline's time.",
+            "11 GiB (8.3 %); forward and backward take 1.025x the baseline's time, a step with adamw 1.024x.",
         ),
         (
             {"num_offloaded": 0, "policy": forecast(12, 20.0), "target_bytes": None},
@@ -124,22 +136,25 @@ def test_stalls_beyond_the_longest_are_counted() -> None:
         (
             {"num_offloaded": 0, "target_bytes": None},
             "Nothing is offloaded, what changes is what is recomputed; the peak falls from 12 GiB to 9 GiB (25.0 %); "
-            "a step takes 1.025x the baseline's time.",
+            "forward and backward take 1.025x the baseline's time, a step with adamw 1.024x.",
         ),
         (
             {"policy": forecast(12, 20.0, BASELINE_SITE)},
             "1 tensor, 1 GiB, leave in each step; the peak stays at 12 GiB: it sits in backward, outside the layers, "
-            "aten._log_softmax_backward_data.default in loss; a step takes 1.000x the baseline's time.",
+            "aten._log_softmax_backward_data.default in loss; forward and backward take 1.000x the baseline's "
+            "time, a step with adamw 1.000x.",
         ),
         (
             {"baseline": forecast(90, 20.0, fits=False)},
-            "1 tensor, 1 GiB, leave in each step; the peak falls from 90 GiB to 9 GiB (90.0 %); a step takes 1.025x "
-            "the baseline's time; it fits the 80 GiB of h200-pcie5, and the baseline does not.",
+            "1 tensor, 1 GiB, leave in each step; the peak falls from 90 GiB to 9 GiB (90.0 %); forward and "
+            "backward take 1.025x the baseline's time, a step with adamw 1.024x; it fits the 80 GiB of h200-pcie5, "
+            "and the baseline does not.",
         ),
         (
             {"policy": forecast(90, 20.5, PeakSite("optimizer"), fits=False)},
-            "1 tensor, 1 GiB, leave in each step; the peak rises from 12 GiB to 90 GiB (650.0 %); a step takes 1.025x "
-            "the baseline's time; it does not fit the 80 GiB of h200-pcie5.",
+            "1 tensor, 1 GiB, leave in each step; the peak rises from 12 GiB to 90 GiB (650.0 %); forward and "
+            "backward take 1.025x the baseline's time, a step with adamw 1.024x; it does not fit the 80 GiB "
+            "of h200-pcie5.",
         ),
     ],
 )
