@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
 
 from tests.cases.training import assert_exact, offload_everything
 
@@ -24,12 +24,11 @@ class Convolved(nn.Module):
         return torch.sin(self.second(nn.functional.silu(self.norm(self.first(x)))))
 
 
+# A graph out of the cache is no test of how this one is compiled.
+@inductor_config.patch(fx_graph_cache=False)
+@functorch_config.patch(enable_autograd_cache=False)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_activations_of_convolutions_come_back_with_equal_bits(
-    layout: torch.memory_format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A graph out of the cache is no test of how this one is compiled.
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def test_activations_of_convolutions_come_back_with_equal_bits(layout: torch.memory_format) -> None:
     batches = [torch.randn(2, 3, 16, 16).to(memory_format=layout) for _ in range(2)]
     run = assert_exact(
         lambda: Convolved().to(memory_format=layout),  # type: ignore[call-overload]  # torch types no layouts

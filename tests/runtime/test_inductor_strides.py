@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
 
 import offload_runtime as off
 
@@ -32,11 +31,10 @@ class Permuted(nn.Module):
         return (torch.sin(hidden) * torch.cos(product)).square().mean()
 
 
-def test_a_permuted_value_comes_back_as_the_tensor_that_was_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A graph out of the cache is no test of how this one is compiled.
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+# A graph out of the cache is no test of how this one is compiled.
+@inductor_config.patch(fx_graph_cache=False)
+@functorch_config.patch(enable_autograd_cache=False)
+def test_a_permuted_value_comes_back_as_the_tensor_that_was_saved() -> None:
     torch.manual_seed(0)
     model, x = Permuted(), torch.randn(64, 64)
     model(x).backward()
