@@ -44,6 +44,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
     Example:
       offload advise --model builtin:llama3-8b-lora --hardware h100-pcie5
       offload advise --model builtin:llama3-8b --batch 2 --optimizer adamw --hardware h100-pcie5
+      offload advise --model builtin:llama3-8b-lora --hardware h100-sxm --fact max_step_overhead=0.05
       offload advise --fact framework=megatron-bridge --fact pipeline_parallel=4 --fact out_of_memory=true
     """
     from offload_runtime.reporting.advice import advice_data, render_advice
@@ -61,7 +62,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
         ),
         diagnostics=(*gathered.result.notes, *refusals),
         exit_code=RefusedError.exit_code if refusals else EXIT_OK,
-        next=tuple(dict.fromkeys(_next(gathered, advice, cards, _given(options)))),
+        next=tuple(_once_each(_next(gathered, advice, cards, _given(options)))),
     )
 
 
@@ -82,13 +83,24 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, cards[:1])
     if advice.conclusion == "activations" and gathered.model_arguments:
-        yield _plan(gathered)
+        yield _line(gathered, "plan", "fit", *_limits(gathered))
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
         hardware = gathered.hardware or "HARDWARE"
         yield f"offload advise --model MODEL --hardware {shlex.quote(hardware)}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
-        yield _line(gathered, "plan", "fit", "--why")
+        yield _line(gathered, "plan", "fit", "--why", *_limits(gathered))
     yield from _card_commands(gathered, cards)
+
+
+def _once_each(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the commands, of those that plan one policy only the first: it says more than a card's."""
+    seen = set()
+    for line in lines:
+        words = shlex.split(line)
+        key = tuple(words[:3]) if words[1] == "plan" else tuple(words)
+        if key not in seen:
+            seen.add(key)
+            yield line
 
 
 def _card_commands(gathered: Gathered, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
@@ -100,7 +112,8 @@ def _card_commands(gathered: Gathered, cards: tuple[CardVerdict, ...]) -> Iterat
                 yield line
 
 
-def _plan(gathered: Gathered) -> str:
+def _limits(gathered: Gathered) -> list[str]:
+    """Return what the facts given say a plan has to keep to."""
     sheet = gathered.result.sheet
     limits = []
     capacity, overhead = sheet.size("gpu_total_bytes"), sheet.number("max_step_overhead")
@@ -108,7 +121,7 @@ def _plan(gathered: Gathered) -> str:
         limits += ["--set", f"limits.device_peak={limit_bytes(capacity) // MIB}MiB"]
     if overhead is not None:
         limits += ["--set", f"limits.step_overhead={overhead * 100:g}%"]
-    return _line(gathered, "plan", "fit", *limits)
+    return limits
 
 
 def _line(gathered: Gathered, *words: str) -> str:
@@ -136,7 +149,10 @@ def _filled(line: str | None, gathered: Gathered) -> str | None:
         for option in gathered.model_arguments[::2]:
             # What was said of the model here goes before what the card says of any.
             after = re.sub(rf" {option} \S+", "", after)
-        line = f"{before}{shlex.join(gathered.model_arguments)}{after}"
+        mode = "" if gathered.mode == "graph" or "--mode" in after else f" --mode {gathered.mode}"
+        line = f"{before}{shlex.join(gathered.model_arguments)}{after}{mode}"
     if gathered.hardware is not None:
         line = line.replace("HARDWARE", shlex.quote(gathered.hardware))
+    if line.split()[1:3] == ["plan", "fit"]:
+        line = " ".join([line, *_limits(gathered)])
     return line

@@ -9,12 +9,15 @@ import click
 
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
+    DECIDED_FOR,
     ModelOptions,
     format_option,
+    hardware_option,
     mode_option,
-    model_arguments,
     model_options,
     model_request,
+    repeated_arguments,
+    rows_options,
 )
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, Outcome
 from offload_runtime.cli.progress import shown_progress
@@ -34,24 +37,12 @@ from offload_runtime.reporting.policy_difference import (
 @click.argument("after", metavar="B")
 @model_options
 @mode_option
-@click.option(
-    "--hardware",
-    metavar="NAME|FILE",
-    help="Decide for this profile (see `offload list hardware`) instead of the device here; needed without one "
-    "where a policy plans by time.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(DIFFERENCE_GROUPINGS),
+@hardware_option(DECIDED_FOR)
+@rows_options(
+    DIFFERENCE_GROUPINGS,
     default="change",
-    show_default=True,
-    help="One row for tensors that change alike, or for each tensor.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Show N rows, under --by tensor the largest. JSON always holds every change.",
+    one_row="tensors that change alike, or for each tensor",
+    held="change",
 )
 @click.option(
     "--set",
@@ -93,9 +84,7 @@ def command(
         reports = explain_policies(request, policies, mode=mode, hardware=profile, progress=advance)
     difference = policy_difference(*reports)
     findings = tuple(dict.fromkeys(found for report in reports for found in report.diagnostics))
-    again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
-    again += ["--hardware", hardware] if hardware is not None else []
-    again += [part for override in overrides for part in ("--set", override)]
+    again = repeated_arguments(model, mode, hardware, overrides)
     return Outcome(
         data=difference_data(difference),
         text=render_difference(difference, request.spec, by=by, limit=limit),

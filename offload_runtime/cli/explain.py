@@ -9,12 +9,15 @@ import click
 
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
+    DECIDED_FOR,
     ModelOptions,
     format_option,
+    hardware_option,
     mode_option,
-    model_arguments,
     model_options,
     model_request,
+    repeated_arguments,
+    rows_options,
     set_option,
 )
 from offload_runtime.cli.outcome import EXIT_FINDINGS, Outcome
@@ -28,25 +31,8 @@ from offload_runtime.reporting.explanation import GROUPINGS, Grouping, explanati
 @click.argument("policy")
 @model_options
 @mode_option
-@click.option(
-    "--hardware",
-    metavar="NAME|FILE",
-    help="Explain for this profile (see `offload list hardware`) instead of the device here; needed without one "
-    "where the policy plans by time.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(GROUPINGS),
-    default="rule",
-    show_default=True,
-    help="One row for each rule, layer or tensor.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Show N rows, under --by tensor the largest. JSON always holds every tensor.",
-)
+@hardware_option(DECIDED_FOR)
+@rows_options(GROUPINGS, default="rule", one_row="each rule, layer or tensor", held="tensor")
 @set_option
 @format_option()
 def command(
@@ -76,9 +62,7 @@ def command(
     request = model_request(model)
     with foreign_code(), shown_progress() as advance:
         report = explain_policy(request, compiled, mode=mode, hardware=profile, progress=advance)
-    again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
-    again += ["--hardware", hardware] if hardware is not None else []
-    again += [part for override in overrides for part in ("--set", override)]
+    again = repeated_arguments(model, mode, hardware, overrides)
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(
         data=explanation_data(report),

@@ -11,7 +11,14 @@ import click
 
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.given_facts import fact_option, given_facts
-from offload_runtime.cli.options import ShapeOptions, mode_option, model_arguments, optional_shape_options
+from offload_runtime.cli.options import (
+    PLANNED_FOR,
+    ShapeOptions,
+    hardware_option,
+    mode_option,
+    model_arguments,
+    optional_shape_options,
+)
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.fact_sheet import FactsResult, read_fact_file
 from offload_runtime.facts import FACTS
@@ -63,11 +70,7 @@ def fact_options(command: Command) -> Command:
     options = (
         optional_shape_options,
         mode_option,
-        click.option(
-            "--hardware",
-            metavar="NAME|FILE",
-            help="Profile to plan for (see `offload list hardware`); by default that of the CUDA device here.",
-        ),
+        hardware_option(PLANNED_FOR),
         fact_option,
         click.option(
             "--from",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODES = ("graph", "inductor")
+_COUNT = click.IntRange(min=1)
+DECIDED_FOR = (
+    "Decide for this profile (see `offload list hardware`) instead of the device here; needed without one where a "
+    "policy plans by time."
+)
+PLANNED_FOR = "Profile to plan for (see `offload list hardware`); by default that of the CUDA device here."
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -62,6 +68,43 @@ def set_option(command: Command) -> Command:
         multiple=True,
         help="Override one value of the policy, such as limits.budget=8GiB. Repeatable.",
     )(command)
+
+
+def hardware_option(purpose: str) -> Callable[[Command], Command]:
+    """Declare `--hardware`; ``purpose`` says what the profile is for, and what stands in for it."""
+    return click.option("--hardware", metavar="NAME|FILE", help=purpose)
+
+
+def rows_options(
+    groupings: Sequence[str], *, default: str, one_row: str, held: str
+) -> Callable[[Command], Command]:
+    """Declare `--by` and `--limit` of a report on tensors, whose JSON holds all of them whatever the text shows.
+
+    ``one_row`` says of `--by` what gets a row, ``held`` of `--limit` what JSON holds.
+    """
+    by = click.option(
+        "--by",
+        type=click.Choice(groupings),
+        default=default,
+        show_default=True,
+        help=f"One row for {one_row}.",
+    )
+    limit = click.option(
+        "--limit",
+        type=_COUNT,
+        metavar="N",
+        help=f"Show N rows, under --by tensor the largest. JSON always holds every {held}.",
+    )
+    return lambda command: by(limit(command))
+
+
+def repeated_arguments(
+    model: ShapeOptions, mode: str, hardware: str | None, overrides: Sequence[str]
+) -> list[str]:
+    """Return the arguments that ask another command about the same model under the same conditions."""
+    arguments = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    arguments += ["--hardware", hardware] if hardware is not None else []
+    return [*arguments, *(word for override in overrides for word in ("--set", override))]
 
 
 def mode_option(command: Command) -> Command:
@@ -126,7 +169,6 @@ _DEFAULTS: dict[str, object] = {
     "device": "auto",
     "seed": 0,
 }
-_COUNT = click.IntRange(min=1)
 _MODEL_HELP = (
     "builtin:NAME (see `offload list models`), hf:PATH of a local config.json, or "
     "package.module:function that returns (module, example_args) or (module, example_args, loss_fn)."

@@ -12,10 +12,12 @@ import click
 
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
+    PLANNED_FOR,
     ShapeOptions,
     format_option,
+    hardware_option,
     mode_option,
-    model_arguments,
+    repeated_arguments,
     set_option,
     shape_options,
 )
@@ -40,11 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @shape_options
 @mode_option
-@click.option(
-    "--hardware",
-    metavar="NAME|FILE",
-    help="Profile to plan for (see `offload list hardware`); by default that of the CUDA device here.",
-)
+@hardware_option(PLANNED_FOR)
 @click.option(
     "--why", is_flag=True, help="Print the arithmetic: tiers, state, the window, what should leave first."
 )
@@ -136,9 +134,7 @@ def command(
         check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
-    again = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
-    again += ["--hardware", hardware] if hardware is not None else []
-    again += [part for override in overrides for part in ("--set", override)]
+    again = repeated_arguments(model, mode, hardware, overrides)
     return Outcome(
         data={**_data(result, swept, check, why), "files": [str(path) for path in written]},
         text="\n\n".join(_texts(result, swept, check, why, written)),

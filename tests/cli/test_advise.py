@@ -1,4 +1,4 @@
-"""`offload facts`, `offload advise` and `offload list facts`, by facts alone: no model is traced here."""
+"""`offload facts`, `offload advise` and `offload list facts`, most by facts alone, without a model."""
 
 from __future__ import annotations
 
@@ -200,3 +200,34 @@ def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Of
         "next: offload advise --model MODEL --hardware h100-pcie5 --fact framework=deepspeed "
         "--fact offload_enabled=true --fact slowdown=3 --fact gpu_total_bytes=80GiB"
     ) in following
+
+
+def test_one_plan_is_suggested_and_it_carries_the_slowdown_that_is_allowed(offload: Offload) -> None:
+    words = (
+        "advise",
+        "--model",
+        "builtin:llama-tiny",
+        "--layers",
+        "1",
+        "--seq",
+        "16",
+        "--hardware",
+        "h100-pcie5",
+    )
+    given = facts("out_of_memory=true", "max_step_overhead=0.05", "gpu_total_bytes=1GiB")
+    following = json.loads(offload(*words, *given, "--format", "json").stdout)["next"]
+    plans = [line for line in following if line.startswith("offload plan fit")]
+    assert plans == [
+        "offload plan fit --model builtin:llama-tiny --seq 16 --layers 1 --hardware h100-pcie5 "
+        "--set limits.device_peak=962MiB --set limits.step_overhead=5%"
+    ]
+
+
+def test_a_card_s_plan_keeps_to_the_slowdown_too(offload: Offload) -> None:
+    given = facts(
+        "fits=false", "resident_fits=true", "floor_fits=true", "traceable=true", "max_step_overhead=0.05"
+    )
+    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given)
+    plans = [line for line in json.loads(finished.stdout)["next"] if line.startswith("offload plan fit")]
+    assert len(plans) == 1
+    assert plans[0].endswith("--set limits.step_overhead=5%")
