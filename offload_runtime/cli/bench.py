@@ -97,7 +97,8 @@ class Length(TypedDict):
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="No round begins that would end later than this after the command began.",
+    help="No compilation and no round begins that would end later than this after the command began. Where compiling "
+    "leaves time for no round (BEN921), run it again: torch keeps compiled code.",
 )
 @click.option(
     "--plot",

@@ -97,8 +97,9 @@ _RUNS = (
         "BEN921",
         "error",
         "the time limit came before the first round",
-        "Not one round of all sides was measured, so there is nothing to compare.",
-        "List fewer sides or raise --time-limit; a second run finds code that torch has kept compiled.",
+        "Not one round of all sides was measured, so there is nothing to compare and no file is written. Compiling "
+        "counts; the finding names the sides for which no time was left.",
+        "Run the same again: it finds code that torch has kept compiled. Or list fewer sides, or raise --time-limit.",
         message_example="the time limit of 60 s came before one round of all sides",
     ),
     CodeEntry(
