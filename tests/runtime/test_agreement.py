@@ -1,4 +1,4 @@
-"""Ranks on the CPU (gloo, spawned processes) agree on limits and compare plans; nothing here may wait for ever."""
+"""Ranks on the CPU (gloo, a process each) agree on limits and compare plans; nothing here may wait for ever."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ FAILING_RANK = {"a rank fails before": Scenario(plan_then_check, (PLAN_A, None))
 
 def run_ranks(scenarios: dict[str, Scenario], world_size: int, store: Path) -> dict[str, list[Outcome]]:
     """Run the scenarios in order on spawned ranks of one group; return how each went on each rank."""
-    context = multiprocessing.get_context("spawn")
+    # Ranks are forks of one server that has torch imported: seven imports of it were most of the time.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._inductor.compile_fx", "torch.distributed", "offload_runtime"])
     outcomes = context.Queue()
     ranks = [
         context.Process(target=_rank, args=(rank, world_size, str(store), scenarios, outcomes))
