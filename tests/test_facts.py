@@ -7,7 +7,7 @@ import pytest
 from offload_runtime.fact_values import parse_fact, wrong_value
 from offload_runtime.facts import BYTES, FACTS, SHARE, SOURCES, Fact
 from offload_runtime.hardware import HardwareProfile, list_hardware
-from offload_runtime.models.catalog import DTYPES, OPTIMIZERS
+from offload_runtime.models.catalog import DTYPES, OPTIMIZERS, algorithm_of
 from offload_runtime.training_state import NUM_MOMENTS
 
 EVERY_FACT = pytest.mark.parametrize("fact", FACTS.values(), ids=lambda fact: fact.name)
@@ -40,4 +40,4 @@ def test_the_name_of_every_profile_can_be_the_fact_hardware(profile: HardwarePro
 
 def test_words_of_facts_are_those_of_models_and_of_the_arithmetic() -> None:
     assert set(FACTS["dtype"].choices) == set(DTYPES)
-    assert set(OPTIMIZERS) | set(NUM_MOMENTS) == set(FACTS["optimizer"].choices) - {"other"}
+    assert set(map(algorithm_of, OPTIMIZERS)) | set(NUM_MOMENTS) == set(FACTS["optimizer"].choices) - {"other"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import click
@@ -9,6 +10,7 @@ import click
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
     ModelOptions,
+    accumulation_option,
     format_option,
     mode_option,
     model_options,
@@ -24,6 +26,7 @@ from offload_runtime.hardware import load_hardware
 @click.command(short_help="Train a model with and without POLICY, and compare.")
 @click.argument("policy")
 @model_options
+@accumulation_option
 @mode_option
 @click.option(
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to train."
@@ -37,6 +40,7 @@ from offload_runtime.hardware import load_hardware
 @format_option()
 def command(
     policy: str,
+    gradient_accumulation_steps: int,
     mode: str,
     steps: int,
     hardware: str | None,
@@ -61,7 +65,7 @@ def command(
     from offload_runtime.models.comparison import compare_training
     from offload_runtime.reporting.training import render_training
 
-    request = model_request(model)
+    request = replace(model_request(model), gradient_accumulation_steps=gradient_accumulation_steps)
     with foreign_code(), shown_progress() as advance:
         result = compare_training(
             request, compiled, steps=steps, mode=mode, hardware=profile, progress=advance

@@ -22,6 +22,7 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.fact_sheet import FactsResult, read_fact_file
 from offload_runtime.facts import FACTS
+from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.predicates import Scalar
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _given(options: FactOptions) -> Mapping[str, Scalar]:
     given = given_facts(options["facts"])
     if options["spec"] is None:
         shape = {fact: cast(Mapping[str, Any], options)[name] for name, fact in _MAKES_FACT.items()}
+        if shape["optimizer"] is not None:
+            shape["optimizer"] = algorithm_of(shape["optimizer"])
         given = {**{fact: value for fact, value in shape.items() if value is not None}, **given}
     return given
 

@@ -75,6 +75,18 @@ def hardware_option(purpose: str) -> Callable[[Command], Command]:
     return click.option("--hardware", metavar="NAME|FILE", help=purpose)
 
 
+def accumulation_option(command: Command) -> Command:
+    """Declare `--gradient-accumulation-steps`, the batches whose gradients a step of the optimizer takes."""
+    return click.option(
+        "--gradient-accumulation-steps",
+        type=_COUNT,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Batches in a step: gradients of earlier ones stay on the device while the next run.",
+    )(command)
+
+
 def rows_options(
     groupings: Sequence[str], *, default: str, one_row: str, held: str
 ) -> Callable[[Command], Command]:
@@ -99,10 +111,16 @@ def rows_options(
 
 
 def repeated_arguments(
-    model: ShapeOptions, mode: str, hardware: str | None, overrides: Sequence[str]
+    model: ShapeOptions,
+    mode: str,
+    hardware: str | None,
+    overrides: Sequence[str],
+    gradient_accumulation_steps: int = 1,
 ) -> list[str]:
     """Return the arguments that ask another command about the same model under the same conditions."""
     arguments = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
+    if gradient_accumulation_steps > 1:
+        arguments += ["--gradient-accumulation-steps", str(gradient_accumulation_steps)]
     arguments += ["--hardware", hardware] if hardware is not None else []
     return [*arguments, *(word for override in overrides for word in ("--set", override))]
 

@@ -14,6 +14,7 @@ from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
     PLANNED_FOR,
     ShapeOptions,
+    accumulation_option,
     format_option,
     hardware_option,
     mode_option,
@@ -41,6 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("policy")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @shape_options
+@accumulation_option
 @mode_option
 @hardware_option(PLANNED_FOR)
 @click.option(
@@ -81,6 +83,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def command(
     policy: str,
     targets: tuple[str, ...],
+    gradient_accumulation_steps: int,
     mode: str,
     hardware: str | None,
     why: bool,
@@ -117,7 +120,7 @@ def command(
 
     with foreign_code(), shown_progress() as advance:
         baseline = baseline_of(
-            ModelRequest(**model),
+            ModelRequest(**model, gradient_accumulation_steps=gradient_accumulation_steps),
             compiled,
             mode=mode,
             hardware=profile or profile_here(),
@@ -134,7 +137,7 @@ def command(
         check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
-    again = repeated_arguments(model, mode, hardware, overrides)
+    again = repeated_arguments(model, mode, hardware, overrides, gradient_accumulation_steps)
     return Outcome(
         data={**_data(result, swept, check, why), "files": [str(path) for path in written]},
         text="\n\n".join(_texts(result, swept, check, why, written)),

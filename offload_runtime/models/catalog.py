@@ -16,7 +16,13 @@ from offload_runtime.models.configs import (
 )
 
 DTYPES = ("float32", "bfloat16", "float16")
-OPTIMIZERS = ("adamw", "sgd", "none")
+# `adamw-fused` is torch.optim.AdamW(fused=True); the others are torch's default forms.
+OPTIMIZERS = ("adamw", "adamw-fused", "sgd", "none")
+
+
+def algorithm_of(optimizer: str) -> str:
+    """Return the algorithm that an optimizer of this table carries out, whatever kernels do it: ``adamw``."""
+    return optimizer.removesuffix("-fused")
 
 
 @dataclass(frozen=True)

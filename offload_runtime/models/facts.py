@@ -18,9 +18,10 @@ from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.fact_sheet import FactSheet, FactsResult, MemoryPart, ModelEstimate
 from offload_runtime.graph.operators import class_of_node
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.fake_capture import fake_model
 from offload_runtime.models.frontier import find_floor
-from offload_runtime.models.optimizer_step import step_temporary_bytes
+from offload_runtime.models.optimizer_step import optimizer_state_bytes, step_temporary_bytes
 from offload_runtime.models.planning import Baseline, Progress, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.step_places import STAYS
@@ -31,7 +32,7 @@ from offload_runtime.runtime.capture import CapturedGraph
 from offload_runtime.runtime.machine_facts import hardware_facts, is_launched, machine_facts, parallel_facts
 from offload_runtime.runtime.setting import profile_of_device
 from offload_runtime.state_facts import derived, device_bytes_of, limit_bytes, sharding_of, trained_state
-from offload_runtime.training_state import DTYPE_BYTES, MASTER_BYTES, NUM_MOMENTS
+from offload_runtime.training_state import DTYPE_BYTES, MASTER_BYTES
 
 __all__ = ["gather_facts"]
 
@@ -112,7 +113,7 @@ def _counted(model: ModelUnderTest, request: ModelRequest) -> Iterator[tuple[str
         yield "trainable_fraction", trained / model.num_parameters
     if model.num_layers is not None:
         yield "num_layers", model.num_layers
-    yield "optimizer", model.optimizer
+    yield "optimizer", algorithm_of(model.optimizer)
     if model.dtype in DTYPE_BYTES:
         yield "dtype", model.dtype
     batch = model.example_args[0] if model.example_args else None
@@ -136,7 +137,7 @@ def _with_state(sheet: FactSheet, model: ModelUnderTest, workspace_bytes: int) -
     counted: dict[str, Scalar] = {
         "parameter_bytes": state.parameters + state.buffers,
         "gradient_bytes": state.trainable,
-        "optimizer_state_bytes": NUM_MOMENTS[model.optimizer] * state.trainable,
+        "optimizer_state_bytes": optimizer_state_bytes(state, model.optimizer),
     }
     if sharding[1] == 1:
         sheet = sheet.beneath(counted, model.name)

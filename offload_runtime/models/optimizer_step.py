@@ -1,13 +1,20 @@
-"""What the optimizer takes on the device, in memory and time: torch.optim's default forms on CUDA."""
+"""What the optimizer takes on the device, in memory and time, as torch.optim carries it out on CUDA.
+
+`adamw` and `sgd` are the default forms (foreach kernels), `adamw-fused` is ``AdamW(fused=True)``. Gradients that
+accumulate over the micro-batches of a step are there throughout; those of a micro-batch come on top of them, since a
+compiled backward returns all of its gradients before any is added.
+"""
 
 from __future__ import annotations
 
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.plan_result import ResidentBytes
 from offload_runtime.models.under_test import StateBytes
 from offload_runtime.training_state import NUM_MOMENTS
 
 __all__ = [
+    "accumulation_ms",
     "optimizer_state_bytes",
     "optimizer_step_bytes",
     "optimizer_step_ms",
@@ -16,21 +23,30 @@ __all__ = [
 ]
 
 # What a step allocates beside the optimizer's state, in bytes of the parameters: AdamW's default form holds the square
-# roots of all second moments (`_multi_tensor_adam`: `torch._foreach_sqrt`).
-_TEMPORARIES_OF_STEP = {"none": 0, "sgd": 0, "adamw": 1}
+# roots of all second moments (`_multi_tensor_adam`: `torch._foreach_sqrt`); the fused kernel keeps them in registers.
+_TEMPORARIES_OF_STEP = {"none": 0, "sgd": 0, "adamw": 1, "adamw-fused": 0}
 
 # How often a step on CUDA passes over the bytes of all parameters, reads and writes counted: torch's foreach kernels,
 # which are the default there. SGD: p += g. AdamW (`_multi_tensor_adam`): p *= c 2, lerp(m, g) 3, v *= c 2,
-# addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4.
-_PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20}
+# addcmul(v, g, g) 3, sqrt(v) 2, /= c 2, += eps 2, addcdiv(p, m, that) 4. Fused (`fused_adam_utils.cuh`): p, g, m, v
+# are read once, and p, m, v written.
+_PASSES_OF_STEP = {"none": 0, "sgd": 3, "adamw": 20, "adamw-fused": 7}
+# Adding the gradients of a micro-batch to those that are there: g += new.
+_PASSES_OF_ACCUMULATION = 3
 
 
 def optimizer_state_bytes(state: StateBytes, optimizer: str) -> int:
     """Return the device bytes that the optimizer keeps between steps: in the type of the parameters, as torch.optim."""
-    return NUM_MOMENTS[optimizer] * state.trainable
+    return NUM_MOMENTS[algorithm_of(optimizer)] * state.trainable
 
 
-def resident_bytes(state: StateBytes, optimizer: str, hardware: HardwareProfile | None) -> ResidentBytes:
+def resident_bytes(
+    state: StateBytes,
+    optimizer: str,
+    hardware: HardwareProfile | None,
+    *,
+    gradient_accumulation_steps: int = 1,
+) -> ResidentBytes:
     """Count what training holds beside activations; without ``hardware`` no workspace is known."""
     return ResidentBytes(
         parameters=state.parameters,
@@ -39,6 +55,7 @@ def resident_bytes(state: StateBytes, optimizer: str, hardware: HardwareProfile 
         optimizer_state=optimizer_state_bytes(state, optimizer),
         batch=state.batch,
         workspace=0 if hardware is None else hardware.workspace_bytes,
+        accumulated_gradients=state.trainable if gradient_accumulation_steps > 1 else 0,
     )
 
 
@@ -46,7 +63,9 @@ def optimizer_step_bytes(resident: ResidentBytes, optimizer: str) -> int:
     """Return the device bytes of the optimizer's step, when activations are gone; 0 for no optimizer."""
     if optimizer == "none":
         return 0
-    return resident.throughout + resident.gradients + step_temporary_bytes(resident, optimizer)
+    # What was accumulated is all there is by then, and counted with what stays throughout.
+    gradients = 0 if resident.accumulated_gradients else resident.gradients
+    return resident.throughout + gradients + step_temporary_bytes(resident, optimizer)
 
 
 def step_temporary_bytes(resident: ResidentBytes, optimizer: str) -> int:
@@ -59,6 +78,18 @@ def optimizer_step_ms(optimizer: str, trainable_bytes: int, hardware: HardwarePr
 
     ``trainable_bytes`` are those of all parameters that it updates; its state has their type.
     """
+    return _PASSES_OF_STEP[optimizer] * trainable_bytes / _rate(hardware)
+
+
+def accumulation_ms(
+    gradient_accumulation_steps: int, trainable_bytes: int, hardware: HardwareProfile
+) -> float:
+    """Return how long a step takes to add the gradients of its micro-batches up; the first are there as they are."""
+    passes = _PASSES_OF_ACCUMULATION * (gradient_accumulation_steps - 1)
+    return passes * trainable_bytes / _rate(hardware)
+
+
+def _rate(hardware: HardwareProfile) -> float:
     rate = hardware.hbm_bytes_per_ms
     assert rate is not None, "kernels without a rate of memory are refused before"
-    return _PASSES_OF_STEP[optimizer] * trainable_bytes / rate
+    return rate

@@ -64,7 +64,8 @@ class ResidentBytes:
     """What training holds beside activations, by kind.
 
     ``gradients`` are those of all trainable parameters, as the end of backward has them; the others are there
-    throughout the step. ``workspace`` is what libraries hold.
+    throughout the step. ``workspace`` is what libraries hold. ``accumulated_gradients`` are those of earlier batches
+    of the step, where it has several.
     """
 
     parameters: int
@@ -73,11 +74,13 @@ class ResidentBytes:
     optimizer_state: int
     batch: int
     workspace: int
+    accumulated_gradients: int = 0
 
     @property
     def throughout(self) -> int:
         """What is there from the first kernel to the last."""
-        return self.parameters + self.buffers + self.optimizer_state + self.batch + self.workspace
+        state = self.parameters + self.buffers + self.optimizer_state
+        return state + self.accumulated_gradients + self.batch + self.workspace
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class PlanResult:
     ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. Without ``view_replay`` a
     tensor that backward reads through views stays. ``num_candidates`` are saved tensors that the policy lets leave and
     that can; ``num_recomputed`` counts those that the baseline saves, and so do ``verdicts`` and ``layer_runs``.
-    ``optimizer_ms`` is what the optimizer's step takes on top of ``step_ms``.
+    ``optimizer_ms`` is what the optimizer's step takes on top of ``gradient_accumulation_steps`` times ``step_ms``, the
+    adding up of gradients included.
     ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is
     above it; None where nothing was decided by the planner.
     """
@@ -160,6 +164,7 @@ class PlanResult:
     stall_ms: float
     stalls: tuple[tuple[str, float], ...]
     optimizer_ms: float
+    gradient_accumulation_steps: int
     bound_ms: float | None
     optimality_gap: float | None
     layer_runs: tuple[LayerRun, ...]
@@ -217,6 +222,7 @@ class PlanResult:
             "stall_ms": self.stall_ms,
             "stalls": [{"tensor": name, "stall_ms": stall_ms} for name, stall_ms in self.stalls],
             "optimizer_ms": self.optimizer_ms,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "bound_ms": self.bound_ms,
             "optimality_gap": self.optimality_gap,
             "layer_runs": [asdict(run) for run in self.layer_runs],
@@ -276,7 +282,9 @@ def _time(result: PlanResult) -> str:
     before, after, optimizer_ms = result.baseline.step_ms, result.policy.step_ms, result.optimizer_ms
     clause = f"forward and backward take {after / before:.3f}x the baseline's time"
     if optimizer_ms:
-        clause += f", a step with {result.optimizer} {(after + optimizer_ms) / (before + optimizer_ms):.3f}x"
+        number = result.gradient_accumulation_steps
+        whole = (number * after + optimizer_ms) / (number * before + optimizer_ms)
+        clause += f", a step with {result.optimizer} {whole:.3f}x"
     return clause
 
 

@@ -114,7 +114,7 @@ def plan_graphs(
     setting = Setting(
         limits,
         hardware,
-        resident_bytes=resident.optimizer_state + resident.workspace,
+        resident_bytes=resident.optimizer_state + resident.accumulated_gradients + resident.workspace,
         allocated_bytes=resident.parameters + resident.buffers + resident.batch,
         view_replay=view_replay,
     )

@@ -18,8 +18,14 @@ from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
+from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.layer_runs import layer_runs
-from offload_runtime.models.optimizer_step import optimizer_step_bytes, optimizer_step_ms, resident_bytes
+from offload_runtime.models.optimizer_step import (
+    accumulation_ms,
+    optimizer_step_bytes,
+    optimizer_step_ms,
+    resident_bytes,
+)
 from offload_runtime.models.plan_limits import (
     host_forecast,
     judge_offloads,
@@ -83,6 +89,17 @@ class Baseline:
     def optimizer_step_bytes(self) -> int:
         """Device bytes of the optimizer's step."""
         return optimizer_step_bytes(self.resident, self.optimizer)
+
+    @property
+    def optimizer_ms(self) -> float:
+        """What a step takes beside forward and backward: adding gradients up, and the optimizer's step."""
+        trainable, number = self.resident.gradients, self.traced.model.gradient_accumulation_steps
+        adding_ms = accumulation_ms(number, trainable, self.hardware)
+        return adding_ms + optimizer_step_ms(self.optimizer, trainable, self.hardware)
+
+    def whole_step_ms(self, step_ms: float) -> float:
+        """Return what a step takes whose forward and backward of one batch take ``step_ms``."""
+        return self.traced.model.gradient_accumulation_steps * step_ms + self.optimizer_ms
 
 
 def plan_model(
@@ -152,7 +169,7 @@ def plan(
     compiled = load_policy(policy)
     profile = hardware if isinstance(hardware, HardwareProfile) else load_hardware(hardware)
     refuse_unsupported(compiled.policy, joint.mode, profile)
-    resident = resident_bytes(joint.state, joint.model.optimizer, profile)
+    resident = _resident(joint, profile)
     limits = _limits(compiled, profile)
     refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer)
     planned = plan_graphs(
@@ -165,7 +182,7 @@ def plan(
 def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_replay: bool = True) -> Baseline:
     """Simulate the model without a policy: in mode ``graph`` everything is saved, in ``inductor`` torch decides."""
     no_policy = load_policy(_NO_POLICY)
-    resident = resident_bytes(traced.state, traced.model.optimizer, hardware)
+    resident = _resident(traced, hardware)
     optimizer = traced.model.optimizer
     planned = plan_graphs(
         traced,
@@ -219,6 +236,16 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     return _result(baseline, policy, limits, planned, forecast, (*traced.diagnostics, *findings))
 
 
+def _resident(traced: TracedModel, hardware: HardwareProfile) -> ResidentBytes:
+    model = traced.model
+    return resident_bytes(
+        traced.state,
+        model.optimizer,
+        hardware,
+        gradient_accumulation_steps=model.gradient_accumulation_steps,
+    )
+
+
 def _result(
     baseline: Baseline,
     policy: CompiledPolicy,
@@ -260,7 +287,8 @@ def _result(
         hidden_fraction=simulation.hidden_fraction,
         stall_ms=simulation.stall_ms,
         stalls=_stalls(planned),
-        optimizer_ms=optimizer_step_ms(baseline.optimizer, baseline.resident.gradients, baseline.hardware),
+        optimizer_ms=baseline.optimizer_ms,
+        gradient_accumulation_steps=model.gradient_accumulation_steps,
         bound_ms=bound_ms,
         optimality_gap=gap,
         layer_runs=layer_runs(verdicts),
@@ -349,7 +377,7 @@ def arithmetic_of(
         num_parameters=model.num_parameters,
         num_trained=trained,
         parameter_dtype=model.dtype,
-        optimizer=baseline.optimizer,
+        optimizer=algorithm_of(baseline.optimizer),
         master_weights=False,
         step_ms=forecast.step_ms or None,
         activation_bytes=saved,

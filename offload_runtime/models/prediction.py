@@ -14,7 +14,6 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.fake_capture import as_traced
-from offload_runtime.models.optimizer_step import optimizer_step_ms
 from offload_runtime.models.planning import Baseline, plan_policy, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import PredictedRuns, Prediction
@@ -46,13 +45,13 @@ def predict_runs(
             baseline = predict_baseline(traced, hardware)
     except OffloadError as error:
         return Predicted(PredictedRuns(hardware.name), (_not_predicted("", error),))
-    optimizer_ms = optimizer_step_ms(baseline.optimizer, baseline.resident.gradients, hardware)
-    without = Prediction(baseline.forecast.peak_device_bytes, baseline.forecast.step_ms + optimizer_ms)
+    whole_ms = baseline.whole_step_ms
+    without = Prediction(baseline.forecast.peak_device_bytes, whole_ms(baseline.forecast.step_ms))
     own = _own_forecast(ran, baseline)
     if own is not None:
         peak = max(own.peak_bytes, baseline.optimizer_step_bytes)
         return Predicted(
-            PredictedRuns(hardware.name, without, Prediction(peak, own.step_ms + optimizer_ms)),
+            PredictedRuns(hardware.name, without, Prediction(peak, whole_ms(own.step_ms))),
             traced.diagnostics,
         )
     try:
@@ -60,7 +59,7 @@ def predict_runs(
             forecast = plan_policy(baseline, policy).policy
     except OffloadError as error:
         return Predicted(PredictedRuns(hardware.name, without), (_not_predicted(" with the policy", error),))
-    with_policy = Prediction(forecast.peak_device_bytes, forecast.step_ms + optimizer_ms)
+    with_policy = Prediction(forecast.peak_device_bytes, whole_ms(forecast.step_ms))
     return Predicted(PredictedRuns(hardware.name, without, with_policy), traced.diagnostics)
 
 

@@ -21,7 +21,8 @@ from offload_runtime.models.under_test import ModelUnderTest
 class ModelRequest:
     """A model specification and the shape asked for; None leaves a value to the model's own default.
 
-    ``device`` is a torch device such as ``cpu``, ``cuda:0`` or ``meta``.
+    ``device`` is a torch device such as ``cpu``, ``cuda:0`` or ``meta``. A step of the optimizer takes the gradients of
+    ``gradient_accumulation_steps`` batches.
     """
 
     spec: str
@@ -32,9 +33,10 @@ class ModelRequest:
     optimizer: str | None = None
     device: str = "cpu"
     seed: int = 0
+    gradient_accumulation_steps: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch", "seq", "layers"):
+        for name in ("batch", "seq", "layers", "gradient_accumulation_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
@@ -55,7 +57,8 @@ class ModelRequest:
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(self.seed)
-            return builder(self)
+            model = builder(self)
+        return replace(model, gradient_accumulation_steps=self.gradient_accumulation_steps)
 
     def with_layers(self, layers: int) -> ModelRequest:
         """Return the same request for another number of layers."""

@@ -121,14 +121,12 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
     numbers: list[StepNumbers] = []
     pins_at_first = 0
     for step in range(plan.steps):
-        batch = model.make_batch(step)
         if plan.profile and step == plan.steps - 1:
             # One step is profiled, and not timed: reading the profile makes the host wait for the device.
             get_engine(model.device).set_profiling(True)
         meter.start(step)
-        loss = model.loss(compiled(*batch))
-        loss.backward()
-        losses.append(loss.detach())
+        loss = _accumulate(model, compiled, step)
+        losses.append(loss)
         if plan.numbers:
             numbers.append(step_numbers(model.module, loss))
         if optimizer is not None:
@@ -150,7 +148,7 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         num_layers=model.num_layers,
         losses=tuple(float(loss) for loss in losses),
         step_ms=meter.step_ms(),
-        peak_device_bytes=meter.peak_bytes() or _simulated_peak(found),
+        peak_device_bytes=meter.peak_bytes() or _simulated_peak(model, found),
         report=found,
         num_pins=(found.num_pins if found is not None else 0) - pins_at_first,
         start=start,
@@ -158,6 +156,21 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         final=final_numbers(model.module) if plan.numbers and plan.against is None else None,
         final_difference=_final_difference(model.module, plan),
     )
+
+
+def _accumulate(model: ModelUnderTest, compiled: Callable[..., Any], step: int) -> Tensor:
+    """Run forward and backward of each batch of a step; return the mean of their losses, whose gradients are there."""
+    number = model.gradient_accumulation_steps
+    if number == 1:
+        loss = model.loss(compiled(*model.make_batch(step)))
+        loss.backward()
+        return loss.detach()
+    losses = []
+    for batch in range(number):
+        loss = model.loss(compiled(*model.make_batch(step * number + batch)))
+        (loss / number).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).mean()
 
 
 def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]) -> Callable[..., Any]:
@@ -171,7 +184,12 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
         return torch.compile(model.module)
     state = StateBytes.of(model)
     if plan.variant != "baseline":
-        resident = resident_bytes(state, model.optimizer, plan.hardware or profile_of_device(model.device))
+        resident = resident_bytes(
+            state,
+            model.optimizer,
+            plan.hardware or profile_of_device(model.device),
+            gradient_accumulation_steps=model.gradient_accumulation_steps,
+        )
         refuse_optimizer_step(plan.policy, plan.policy.policy.limits, resident, model.optimizer)
     options.update(
         # What the policy expects is judged on the whole comparison, so that its numbers are shown, too.
@@ -179,7 +197,9 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
         mode=plan.mode,
         model=model.module,
         variant=plan.variant,
-        optimizer_state_bytes=optimizer_state_bytes(state, model.optimizer),
+        # Gradients of earlier batches are held as the optimizer's state is: from the second backward on.
+        optimizer_state_bytes=optimizer_state_bytes(state, model.optimizer)
+        + _accumulated_bytes(model, state),
         # The checking engine stands in during the first step: with one step the real one would never run.
         verify=plan.numbers and plan.steps > 1,
     )
@@ -215,8 +235,15 @@ def _num_pins(module: nn.Module, options: dict[str, Any]) -> int:
         return 0
 
 
-def _simulated_peak(found: Report | None) -> int | None:
-    return found.simulated_peak.num_bytes if found is not None and found.simulated_peak is not None else None
+def _simulated_peak(model: ModelUnderTest, found: Report | None) -> int | None:
+    """Return the peak of a backward that comes with gradients of earlier batches there, where there are such."""
+    if found is None or found.simulated_peak is None:
+        return None
+    return found.simulated_peak.num_bytes + _accumulated_bytes(model, StateBytes.of(model))
+
+
+def _accumulated_bytes(model: ModelUnderTest, state: StateBytes) -> int:
+    return state.trainable if model.gradient_accumulation_steps > 1 else 0
 
 
 class _NoMeter:

@@ -20,7 +20,8 @@ class ModelUnderTest:
 
     ``example_args`` is the batch of step 0, and ``make_batch(step)`` that of any step; equal for equal
     seeds. ``loss_fn`` takes the module's output; None where the output holds the loss (see `loss`).
-    ``num_layers`` is None where nothing says how to change it.
+    ``num_layers`` is None where nothing says how to change it. A step of the optimizer takes the gradients of
+    ``gradient_accumulation_steps`` batches.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ModelUnderTest:
     device: torch.device
     optimizer: str
     learning_rate: float
+    gradient_accumulation_steps: int = 1
 
     def loss(self, output: Any) -> Tensor:
         """Return the scalar loss of the module's ``output``.
@@ -67,6 +69,8 @@ class ModelUnderTest:
         trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if self.optimizer == "adamw":
             return torch.optim.AdamW(trainable, lr=self.learning_rate)
+        if self.optimizer == "adamw-fused":
+            return torch.optim.AdamW(trainable, lr=self.learning_rate, fused=True)
         if self.optimizer == "sgd":
             return torch.optim.SGD(trainable, lr=self.learning_rate)
         return None

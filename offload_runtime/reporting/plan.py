@@ -99,9 +99,12 @@ def _heading(result: PlanResult) -> str:
 
 
 def _optimizer_time(result: PlanResult) -> str:
+    number = result.gradient_accumulation_steps
+    batches = f" of one batch, {number} of which make a step" if number > 1 else ""
     if not result.optimizer_ms:
-        return ""
-    return f", to which the step of {result.optimizer} adds {result.optimizer_ms:.1f} ms"
+        return batches
+    adding = " and adding gradients up add" if number > 1 else " adds"
+    return f"{batches}, to which the step of {result.optimizer}{adding} {result.optimizer_ms:.1f} ms"
 
 
 def _step_table(result: PlanResult) -> str:
@@ -158,10 +161,12 @@ def _resident_line(resident: ResidentBytes) -> str:
         "optimizer state": resident.optimizer_state,
         "batch": resident.batch,
         "workspace": resident.workspace,
+        "accumulated gradients": resident.accumulated_gradients,
     }
     held = ", ".join(f"{name} {format_size_short(size)}" for name, size in kinds.items() if size)
     gradients = format_size_short(resident.gradients)
-    return f"stays throughout: {held}; gradients take {gradients} by the end of backward"
+    of_batch = "those of one batch" if resident.accumulated_gradients else "gradients"
+    return f"stays throughout: {held}; {of_batch} take {gradients} by the end of backward"
 
 
 def _copy_lines(result: PlanResult) -> str:

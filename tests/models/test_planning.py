@@ -117,7 +117,9 @@ def test_candidates_are_counted_whatever_the_budget() -> None:
     assert (result.num_candidates, result.num_offloaded) == (NUM_LAYERS, 2)
 
 
-@pytest.mark.parametrize(("optimizer", "moments"), [("none", 0), ("sgd", 0), ("adamw", 2)])
+@pytest.mark.parametrize(
+    ("optimizer", "moments"), [("none", 0), ("sgd", 0), ("adamw", 2), ("adamw-fused", 2)]
+)
 def test_what_stays_is_counted_by_kind(optimizer: str, moments: int) -> None:
     resident = baseline(optimizer=optimizer).resident
     assert resident.parameters == resident.gradients == PARAMETER_BYTES
@@ -222,6 +224,54 @@ def test_the_optimizers_step_is_part_of_the_peak() -> None:
     weights = 2 * (512 * 512 + 512) * 4
     assert str(found.forecast.peak_at) == "the optimizer's step"
     assert found.forecast.peak_device_bytes == 5 * weights + 512 * 4 + WORKSPACE
+
+
+def test_the_fused_step_takes_no_temporaries_and_passes_once_over_all() -> None:
+    default, fused = baseline(optimizer="adamw"), baseline(optimizer="adamw-fused")
+    assert default.optimizer_step_bytes == fused.optimizer_step_bytes + PARAMETER_BYTES
+    assert fused.optimizer_step_bytes == fused.resident.throughout + PARAMETER_BYTES
+    # p, g, m and v are read, p, m and v are written.
+    rate = load_hardware("h200-pcie5").hbm_bytes_per_ms
+    assert rate is not None
+    assert fused.optimizer_ms == pytest.approx(7 * PARAMETER_BYTES / rate)
+    assert fused.optimizer_ms < default.optimizer_ms
+
+
+def accumulating(number: int, optimizer: str = "none") -> Baseline:
+    once = baseline(optimizer=optimizer)
+    model = replace(once.traced.model, gradient_accumulation_steps=number)
+    return predict_baseline(replace(once.traced, model=model), once.hardware)
+
+
+def test_gradients_that_accumulate_are_there_throughout_and_those_of_a_batch_on_top() -> None:
+    once, twice = baseline(), accumulating(2)
+    assert twice.resident.throughout == once.resident.throughout + PARAMETER_BYTES
+    assert twice.forecast.peak_device_bytes == once.forecast.peak_device_bytes + PARAMETER_BYTES
+    # However many batches there are, they add to the same gradients.
+    assert accumulating(8).forecast == twice.forecast
+
+
+def test_the_optimizers_step_holds_gradients_once_however_many_batches_made_them() -> None:
+    assert accumulating(4, "adamw").optimizer_step_bytes == baseline(optimizer="adamw").optimizer_step_bytes
+
+
+def test_a_step_of_several_batches_takes_each_of_them_and_adding_them_up() -> None:
+    once, four = baseline(optimizer="adamw"), accumulating(4, "adamw")
+    rate = load_hardware("h200-pcie5").hbm_bytes_per_ms
+    assert rate is not None
+    adding_ms = 3 * 3 * PARAMETER_BYTES / rate
+    step_ms = once.forecast.step_ms
+    assert four.whole_step_ms(step_ms) == pytest.approx(4 * step_ms + adding_ms + once.optimizer_ms)
+
+
+def test_a_limit_counts_gradients_that_accumulate() -> None:
+    twice = accumulating(2)
+    target = (twice.forecast.peak_device_bytes + baseline().forecast.peak_device_bytes) // 2
+    asked = policy(select="planned", action="auto", keep_last=0, limits={"device_peak": f"{target}B"})
+    result = plan_policy(twice, asked)
+    assert result.num_offloaded + result.num_recomputed > 0
+    assert result.policy.peak_device_bytes <= target
+    assert plan_policy(baseline(), asked).changes_nothing
 
 
 def test_a_target_below_the_optimizers_step_is_refused_with_its_parts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import RefusedError
 from offload_runtime.hardware import load_hardware
-from offload_runtime.models.optimizer_step import optimizer_step_ms
+from offload_runtime.models.optimizer_step import (
+    optimizer_step_ms,
+    resident_bytes,
+    step_temporary_bytes,
+)
 from offload_runtime.models.prediction import predict_runs
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import Prediction, RunResult
 from offload_runtime.models.training import Training, TrainingPlan, train
+from offload_runtime.models.under_test import StateBytes
 from offload_runtime.offload_plan import Variant
 
 H200 = load_hardware("h200-pcie5")
@@ -218,3 +224,37 @@ def test_the_traffic_of_an_optimizer_s_step_is_that_of_torch_s_own(name: str) ->
             optimizer.step()
     expected_ms = traffic.num_bytes / H200.hbm_bytes_per_ms
     assert optimizer_step_ms(name, _bytes(parameters), H200) == pytest.approx(expected_ms, rel=0.01)
+
+
+class _Allocated(TorchDispatchMode):
+    """Counts the bytes of new tensors, and names the operators that made them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if not any(argument.alias_info is not None for argument in func._schema.returns):
+            made = results if _holds_tensors(results) else [results] if isinstance(results, Tensor) else []
+            self.num_bytes += _bytes([tensor for tensor in made if tensor.ndim])
+        return results
+
+
+@pytest.mark.parametrize(("name", "times"), [("sgd", 0), ("adamw", 1), ("adamw-fused", 0)])
+def test_a_step_allocates_what_torch_s_own_does(name: str, times: int) -> None:
+    model = replace(ModelRequest("builtin:llama-tiny", layers=1, seq=8).resolve(), optimizer=name)
+    optimizer = model.make_optimizer()
+    assert optimizer is not None
+    assert bool(optimizer.defaults.get("fused")) is (name == "adamw-fused")
+    optimizer.param_groups[0]["foreach"] = name != "adamw-fused"  # what CUDA does by default
+    trainable = list(model.module.parameters())
+    for _ in range(2):  # the first step allocates the state
+        for parameter in trainable:
+            parameter.grad = torch.ones_like(parameter)
+        with _Allocated() as allocated:
+            optimizer.step()
+    resident = resident_bytes(StateBytes.of(model), name, None)
+    assert allocated.num_bytes == step_temporary_bytes(resident, name) == times * _bytes(trainable)

@@ -70,6 +70,7 @@ def plan_result(**changes: Any) -> PlanResult:
         "stall_ms": 0.5,
         "stalls": (("a", 0.5),),
         "optimizer_ms": 1.25,
+        "gradient_accumulation_steps": 1,
         "bound_ms": 20.4,
         "optimality_gap": 0.0049,
         "layer_runs": layer_runs(VERDICTS),

@@ -98,6 +98,14 @@ def test_a_step_without_an_optimizer_is_forward_and_backward_alone() -> None:
     assert text.splitlines()[-1].endswith("forward and backward take 1.025x the baseline's time.")
 
 
+def test_a_step_of_several_batches_is_told_from_one() -> None:
+    text = render_plan(plan_result(gradient_accumulation_steps=4))
+    said = "times are of forward and backward of one batch, 4 of which make a step, to which the step of adamw and "
+    assert f"{said}adding gradients up add 1.2 ms" in text
+    # (4 x 20.5 + 1.25) / (4 x 20 + 1.25)
+    assert text.splitlines()[-1].endswith("a step with adamw 1.025x.")
+
+
 def test_what_is_predicted_and_what_is_given_are_told_apart() -> None:
     text = render_plan(plan_result())
     assert (
