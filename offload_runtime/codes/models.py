@@ -307,6 +307,14 @@ _RUNS = (
         ),
     ),
     CodeEntry(
+        "MOD744",
+        "warning",
+        "limits.step_overhead could not be judged",
+        "The baseline runs out of memory, so there is no step to compare with.",
+        "Compare at fewer layers, or with what does fit: `offload bench --baseline eager-checkpoint`.",
+        message_example="limits.step_overhead is not judged: the baseline does not fit, and no step of it is timed",
+    ),
+    CodeEntry(
         "MOD751",
         "error",
         "the policy changed the numbers",
@@ -339,6 +347,23 @@ _RUNS = (
         "Each tensor that a clause would offload fell back to a save.",
         "`offload explain` says what became of each tensor, and why.",
         message_example="policy mine offloads, and nothing was offloaded",
+    ),
+    CodeEntry(
+        "MOD755",
+        "error",
+        "the peak was over limits.device_peak",
+        "The run held more than the plan counted on: tensors of others, an optimizer whose state was not given, or a "
+        "graph that is not planned.",
+        "Set the limit lower by what is over. `offload plan --optimizer` counts the optimizer's state.",
+        message_example="limits.device_peak is 40 GiB, and a peak of 41 GiB was measured",
+    ),
+    CodeEntry(
+        "MOD756",
+        "error",
+        "the step took longer than limits.step_overhead allows",
+        "The plan is made from a profile of the hardware; a slower link, or other work on it, makes transfers stall.",
+        "Measure in turns with `offload bench`, which tells what is noise; or allow more memory or more time.",
+        message_example="limits.step_overhead is 5.0 %, and the step took 7.2 % longer than the baseline's",
     ),
 )
 

@@ -9,7 +9,7 @@ from offload_runtime.errors import Diagnostic
 from offload_runtime.judgement import judge_moved
 from offload_runtime.models.result import ApplyResult
 from offload_runtime.policy import Policy
-from offload_runtime.units import format_size
+from offload_runtime.units import format_size, format_size_short
 
 
 def findings(result: ApplyResult, policy: Policy) -> tuple[Diagnostic, ...]:
@@ -18,6 +18,7 @@ def findings(result: ApplyResult, policy: Policy) -> tuple[Diagnostic, ...]:
         *_numbers(result),
         *_bytes(result),
         *judge_moved(policy, result.moved_bytes),
+        *_limits(result, policy),
         *_idle(result, policy),
     )
 
@@ -59,6 +60,34 @@ def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:
             f"{format_size(result.planned_bytes)} were planned and {format_size(result.moved_bytes)} moved",
             hint="some compiled graph did not run, or ran more than once, in the last step",
         )
+
+
+def _limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
+    """Find a limit that the run with the policy was over; where the peak is simulated, that is judged.
+
+    A limit on time is of forward and backward, and whole steps are measured: more than the limit's share of a
+    whole step is more than its share of a part, so that what is found was missed for certain.
+    """
+    limits, peak_bytes = policy.limits, result.policy.peak_device_bytes
+    if isinstance(limits.device_peak, int) and peak_bytes is not None and peak_bytes > limits.device_peak:
+        word = "simulated" if result.engine == "simulated" else "measured"
+        path = "limits.device_peak"
+        message = f"{path} is {format_size_short(limits.device_peak)}, and a peak of {format_size_short(peak_bytes)} was {word}"
+        hint = "set it lower by what is over; offload plan says what it counts, and what of it is the optimizer's"
+        yield Diagnostic.at(policy.span_of(path), "MOD755", message, path=path, hint=hint)
+    if limits.step_overhead is None or result.engine == "simulated":
+        return
+    path = "limits.step_overhead"
+    base_ms, step_ms = result.baseline.step_ms, result.policy.step_ms
+    if base_ms is None or step_ms is None:
+        message = f"{path} is not judged: the baseline does not fit, and no step of it is timed"
+        hint = "compare at fewer layers, or with what does fit: offload bench --baseline eager-checkpoint"
+        yield Diagnostic("MOD744", "warning", message, hint=hint)
+    elif step_ms > base_ms * (1 + limits.step_overhead):
+        allowed, took = f"{100 * limits.step_overhead:.1f} %", f"{100 * (step_ms / base_ms - 1):.1f} %"
+        message = f"{path} is {allowed}, and the step took {took} longer than the baseline's"
+        hint = "measure in turns with offload bench, which tells what is noise; or allow more memory or more time"
+        yield Diagnostic.at(policy.span_of(path), "MOD756", message, path=path, hint=hint)
 
 
 def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:

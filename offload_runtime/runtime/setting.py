@@ -136,12 +136,19 @@ def limits_left(
 
 
 def resolve_limits(limits: Limits, device: torch.device, profile: HardwareProfile | None) -> Limits:
-    """Return ``limits`` with ``device_peak: auto`` in bytes: what this process can have, less a margin."""
+    """Return ``limits`` with ``device_peak: auto`` in bytes: what this process can have, less a margin.
+
+    That is the least of what is free, what torch.cuda.set_per_process_memory_fraction leaves, and the memory of
+    ``profile``, which may be that of a smaller device than this one.
+    """
     if limits.device_peak != "auto":
         return limits
     if device.type == "cuda":
-        free_bytes, _ = torch.cuda.mem_get_info(device)
-        capacity = free_bytes + torch.cuda.memory_reserved(device)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(device) * total_bytes)
+        capacity = min(free_bytes + torch.cuda.memory_reserved(device), allowed_bytes)
+        if profile is not None:
+            capacity = min(capacity, profile.device_memory_bytes)
     else:
         assert profile is not None, "a policy with device_peak is planned, and that needs a profile"
         capacity = profile.device_memory_bytes

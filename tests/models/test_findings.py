@@ -53,6 +53,8 @@ GOOD = ApplyResult(
 CHANGED = replace(
     GOOD, bitwise_identical=False, first_difference=Difference("gradient", "layers.0.wq", 2, 0.125)
 )
+OUT_OF_MEMORY = RunResult(False, None, None)
+UNTIMED = replace(GOOD, baseline=RunResult(True, 100 * MIB, None), policy=RunResult(True, 75 * MIB, None))
 IDLE = replace(GOOD, planned_bytes=0, moved_bytes=0)
 
 
@@ -69,6 +71,10 @@ def policy(action: str = "offload", **changes: Any) -> Any:
         **changes,
     }
     return load_policy(content).policy
+
+
+def planned(**limits: str) -> Any:
+    return policy(limits=limits, schedule={"select": "planned"})
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,12 @@ def policy(action: str = "offload", **changes: Any) -> Any:
         (IDLE, policy(limits={"budget": "0B"}), []),
         (IDLE, policy("save"), []),
         (replace(IDLE, planned_bytes=MIB), policy(), ["MOD752"]),
+        (GOOD, planned(device_peak="75MiB", step_overhead="5%"), []),
+        (GOOD, planned(device_peak="74MiB"), ["MOD755"]),
+        (replace(GOOD, engine="simulated"), planned(device_peak="74MiB"), ["MOD755"]),
+        (GOOD, planned(step_overhead="4.9%"), ["MOD756"]),
+        (replace(GOOD, baseline=OUT_OF_MEMORY), planned(step_overhead="4.9%"), ["MOD744"]),
+        (replace(UNTIMED, engine="simulated"), planned(step_overhead="4.9%"), []),
     ],
 )
 def test_what_was_promised_is_held_against_what_was_measured(
@@ -96,6 +108,13 @@ def test_what_was_promised_is_held_against_what_was_measured(
     found = findings(result, judged_by)
     assert [d.code for d in found] == codes
     assert all(d.hint for d in found)
+
+
+def test_a_missed_limit_names_both_figures_and_its_place() -> None:
+    (peak, time) = findings(GOOD, planned(device_peak="74MiB", step_overhead="4%"))
+    assert peak.message == "limits.device_peak is 74 MiB, and a peak of 75 MiB was measured"
+    assert time.message == "limits.step_overhead is 4.0 %, and the step took 5.0 % longer than the baseline's"
+    assert (peak.path, time.path) == ("limits.device_peak", "limits.step_overhead")
 
 
 def test_a_result_with_an_error_fails_the_command_and_a_warning_does_not() -> None:
