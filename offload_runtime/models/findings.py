@@ -72,7 +72,8 @@ def _limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
     if isinstance(limits.device_peak, int) and peak_bytes is not None and peak_bytes > limits.device_peak:
         word = "simulated" if result.engine == "simulated" else "measured"
         path = "limits.device_peak"
-        message = f"{path} is {format_size_short(limits.device_peak)}, and a peak of {format_size_short(peak_bytes)} was {word}"
+        limit, peak = format_size_short(limits.device_peak), format_size_short(peak_bytes)
+        message = f"{path} is {limit}, and a peak of {peak} was {word}"
         hint = "set it lower by what is over; offload plan says what it counts, and what of it is the optimizer's"
         yield Diagnostic.at(policy.span_of(path), "MOD755", message, path=path, hint=hint)
     if limits.step_overhead is None or result.engine == "simulated":

@@ -28,7 +28,20 @@ def test_a_terminal_shows_one_bar_for_each_phase_and_keeps_none(monkeypatch: pyt
     assert shown.endswith("\x1b[2K")  # the last thing written erases the last line
 
 
-def test_without_a_terminal_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_what_takes_long_says_every_ten_seconds_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    now = iter([100.0, 104.0, 111.0, 113.0, 121.5])
+    monkeypatch.setattr("offload_runtime.cli.progress.time.monotonic", lambda: next(now))
+    with shown_progress() as advance:
+        for done in range(1, 5):
+            advance("policy", done, 9)
+    assert stream.getvalue() == "policy: 2 of 9, 11 s\npolicy: 4 of 9, 22 s\n"
+
+
+def test_without_a_terminal_what_is_quick_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with shown_progress() as advance:
