@@ -50,6 +50,7 @@ def _lines() -> Advance:
         now_s = time.monotonic()
         if now_s - written_s >= LINE_INTERVAL_S:
             written_s = now_s
-            print(f"{phase}: {done} of {total}, {now_s - started_s:.0f} s", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{phase}: {done} of {total}, {now_s - started_s:.0f} s\n")
+            sys.stderr.flush()
 
     return advance
