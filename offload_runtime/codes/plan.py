@@ -53,6 +53,19 @@ CODES = (
         message_example="nothing is offloaded; 27 saved tensors stay on the device: 27 x budget",
     ),
     CodeEntry(
+        "PLN404",
+        "warning",
+        "a limit is planned without the optimizer's state",
+        "A graph is compiled, and planned, in the first forward. Most optimizers allocate their state in their first "
+        "step, after that: a plan that uses the limit up exceeds it from the second step on, by that state.",
+        "Say what the optimizer will keep: options={'optimizer_state_bytes': N}, or OFFLOAD_OPTIMIZER_STATE_BYTES; 0 "
+        "for one that keeps nothing. Gradients that accumulate over several batches are held like it: add their bytes.",
+        message_example=(
+            "limits.device_peak is planned without the optimizer's state, which is not there in the first step: the "
+            "peak of later steps will be higher by it"
+        ),
+    ),
+    CodeEntry(
         "PLN411",
         "error",
         "a hardware profile lacks a figure that planning needs",

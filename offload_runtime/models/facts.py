@@ -185,19 +185,28 @@ def _chooses(graph: CapturedGraph) -> bool:
 
 
 def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEstimate, FactSheet]:
-    """Work out the peak and, where that does not fit, the floor: with the state that the run keeps."""
+    """Work out the peak and, where that does not fit, the floor: with the state that the run keeps on the device.
+
+    Gradients that another system offloads are off the device by the optimizer's step; where activations make the peak
+    they are counted, since they leave as they are born. The buffers of a layer whose parameters are away are not.
+    """
     resident = baseline.resident
     kept = sheet.size("optimizer_state_bytes")
-    more = 0
+    parameters = device_bytes_of(sheet, {"parameter": resident.parameters})
+    gradients = device_bytes_of(sheet, {"gradient": resident.gradients})
+    more = parameters - resident.parameters
     if kept is not None:
-        more = device_bytes_of(sheet, {"optimizer_state": kept}) - resident.optimizer_state
-    temporaries = step_temporary_bytes(resident, baseline.optimizer)
+        more += device_bytes_of(sheet, {"optimizer_state": kept}) - resident.optimizer_state
+    # What is stepped on the host has its temporaries there.
+    temporaries = device_bytes_of(
+        sheet, {"optimizer_state": step_temporary_bytes(resident, baseline.optimizer)}
+    )
     state = trained_state(sheet)
     if state is not None and state.per_parameter.master:
         temporaries *= MASTER_BYTES // state.per_parameter.parameters
     step_bytes = 0
     if baseline.optimizer != "none":
-        step_bytes = resident.throughout + more + resident.gradients + temporaries
+        step_bytes = resident.throughout + more + gradients + temporaries
     simulated_peak = baseline.planned.step.simulation.peak_bytes + more
     peak = max(simulated_peak, step_bytes)
     sheet = derived(sheet.beneath({"peak_bytes": peak}, _origin(asked)))
@@ -209,9 +218,9 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
         floor, floor_parts = _floor(asked, baseline, more, step_bytes, peak)
         sheet = sheet.beneath({"floor_bytes": floor}, _origin(asked))
     parts = {
-        "parameters": resident.parameters + resident.buffers,
-        "gradients": resident.gradients,
-        "optimizer state": resident.optimizer_state + more,
+        "parameters": parameters + resident.buffers,
+        "gradients": gradients,
+        "optimizer state": resident.optimizer_state + more + resident.parameters - parameters,
         "temporaries of the optimizer's step": temporaries,
         "batch and workspace": resident.batch + resident.workspace,
     }

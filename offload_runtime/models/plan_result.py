@@ -134,6 +134,7 @@ class PlanResult:
     that can; ``num_recomputed`` counts those that the baseline saves, and so do ``verdicts`` and ``layer_runs``.
     ``optimizer_ms`` is what the optimizer's step takes on top of ``gradient_accumulation_steps`` times ``step_ms``, the
     adding up of gradients included.
+    ``assumes_no_state``: nobody named the optimizer, and that of the model keeps no state.
     ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is
     above it; None where nothing was decided by the planner.
     """
@@ -165,6 +166,7 @@ class PlanResult:
     stalls: tuple[tuple[str, float], ...]
     optimizer_ms: float
     gradient_accumulation_steps: int
+    assumes_no_state: bool
     bound_ms: float | None
     optimality_gap: float | None
     layer_runs: tuple[LayerRun, ...]
@@ -223,6 +225,7 @@ class PlanResult:
             "stalls": [{"tensor": name, "stall_ms": stall_ms} for name, stall_ms in self.stalls],
             "optimizer_ms": self.optimizer_ms,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "assumes_no_state": self.assumes_no_state,
             "bound_ms": self.bound_ms,
             "optimality_gap": self.optimality_gap,
             "layer_runs": [asdict(run) for run in self.layer_runs],
@@ -247,7 +250,7 @@ def site_data(site: PeakSite) -> dict[str, Any]:
 
 
 def _verdict(result: PlanResult) -> str:
-    clauses = [_action(result), _memory(result), _time(result), _fit(result)]
+    clauses = [_action(result), _memory(result), _time(result), _fit(result), _state(result)]
     sentence = "; ".join(clause for clause in clauses if clause)
     return sentence[:1].upper() + sentence[1:] + "."
 
@@ -295,6 +298,13 @@ def _fit(result: PlanResult) -> str:
     if not result.baseline.fits:
         return f"it fits the {capacity} of {result.hardware}, and the baseline does not"
     return ""
+
+
+def _state(result: PlanResult) -> str:
+    """Say that a limit was planned without the state of an optimizer that nobody named."""
+    if result.target_bytes is None or not result.assumes_no_state:
+        return ""
+    return f"no state of an optimizer is counted, since {result.optimizer} keeps none: name yours with --optimizer"
 
 
 def _count(number: int, noun: str) -> str:

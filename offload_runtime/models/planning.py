@@ -74,6 +74,7 @@ class Baseline:
     """A traced model on a hardware profile, and what is predicted of it without a policy.
 
     Without ``view_replay`` plans are those of an offloader that knows of no views; a run always replays them.
+    ``optimizer_is_given``: the caller named it, and it is not merely the model's default.
     """
 
     traced: TracedModel
@@ -84,6 +85,7 @@ class Baseline:
     forecast: StepForecast
     window: WindowForecast
     view_replay: bool = True
+    optimizer_is_given: bool = True
 
     @property
     def optimizer_step_bytes(self) -> int:
@@ -149,7 +151,7 @@ def baseline_of(
     notify("baseline", 0, 1)
     baseline = predict_baseline(traced, hardware, view_replay=view_replay)
     notify("baseline", 1, 1)
-    return baseline
+    return replace(baseline, optimizer_is_given=request.optimizer is not None)
 
 
 def plan(
@@ -289,6 +291,11 @@ def _result(
         stalls=_stalls(planned),
         optimizer_ms=baseline.optimizer_ms,
         gradient_accumulation_steps=model.gradient_accumulation_steps,
+        assumes_no_state=not (
+            baseline.optimizer_is_given
+            or baseline.resident.optimizer_state
+            or not baseline.resident.gradients
+        ),
         bound_ms=bound_ms,
         optimality_gap=gap,
         layer_runs=layer_runs(verdicts),

@@ -36,7 +36,7 @@ from offload_runtime.runtime.exit_report import report_at_exit
 from offload_runtime.runtime.graph_names import locate_graph
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
-from offload_runtime.runtime.setting import limits_left, setting_for
+from offload_runtime.runtime.setting import judge_unknown_state, limits_left, setting_for
 from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
 
 __all__ = ["offload_backend"]
@@ -137,6 +137,9 @@ class _PolicyPartitioner(CustomPartitionerFn):
         self.planned_bytes = PlannedBytes(0)
         self.host_inputs: set[int] = set()
         self.has_transfers = False
+        self.trains = any(
+            isinstance(value, torch.nn.Parameter) and value.requires_grad for value in example_inputs
+        )
 
     def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Run a graph as it is. It reuses no saved buffer, so ``retain_graph=True`` is allowed."""
@@ -168,17 +171,25 @@ class _PolicyPartitioner(CustomPartitionerFn):
             return keys[-1]
 
         device, frame = _device_of(gm), _current_frame()
+        is_first_step = self.session.step <= 1 and not self.session.saw_backward
         setting = setting_for(
             options.policy.policy,
             options.hardware,
             device,
             optimizer_state_bytes=options.optimizer_state_bytes,
-            is_first_step=self.session.step <= 1 and not self.session.saw_backward,
+            is_first_step=is_first_step,
         )
         limits = setting.limits
         if options.variant != "baseline":
             others, is_partial = self.session.planned_by_others(frame), self.session.partial
             limits = limits_left(options.policy.policy, limits, others, is_partial=is_partial)
+            found = judge_unknown_state(
+                options.policy.policy,
+                options.optimizer_state_bytes,
+                is_first_step=is_first_step,
+                trains=self.trains,
+            )
+            self.session.diagnostics = tuple(dict.fromkeys([*self.session.diagnostics, *found]))
         setting = replace(
             setting,
             limits=agree_on_limits(limits),

@@ -38,7 +38,8 @@ class BackendOptions:
     the first step on the checking engine. ``variant`` chooses the policy itself, its numeric reference (offloads
     replaced by saves) or the baseline without it. ``profile`` times copies and stalls. ``hardware`` is the profile to
     plan for; None takes that of the device in use. ``optimizer_state_bytes`` is what the optimizer will allocate on the
-    device after the first step; 0 for one without state, or whose state is there already when the model is compiled.
+    device after the first step; 0 for one without state, or whose state is there already when the model is compiled;
+    None where nobody said.
     """
 
     policy: CompiledPolicy
@@ -48,7 +49,7 @@ class BackendOptions:
     variant: Variant = "policy"
     profile: bool = False
     hardware: HardwareProfile | None = None
-    optimizer_state_bytes: int = 0
+    optimizer_state_bytes: int | None = None
 
     def root(self) -> torch.nn.Module | None:
         """Return the root module, if it was given and is still alive."""
@@ -109,11 +110,14 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
         cast(Variant, variant),
         bool(given.get("profile", False)),
         hardware,
-        _read_size(
-            "optimizer_state_bytes",
-            given.get("optimizer_state_bytes", os.environ.get("OFFLOAD_OPTIMIZER_STATE_BYTES", 0)),
-        ),
+        _read_state_bytes(given),
     )
+
+
+def _read_state_bytes(given: Mapping[str, Any]) -> int | None:
+    """Return what the options, or else the environment, say of the optimizer's state; None where they say nothing."""
+    key, variable = "optimizer_state_bytes", os.environ.get("OFFLOAD_OPTIMIZER_STATE_BYTES")
+    return _read_size(key, given.get(key, variable)) if key in given or variable is not None else None
 
 
 def _read_size(key: str, given: object) -> int:

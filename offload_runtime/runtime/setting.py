@@ -14,6 +14,7 @@ from offload_runtime.policy import Limits, Policy
 
 __all__ = [
     "AUTO_MARGIN",
+    "judge_unknown_state",
     "limits_left",
     "needs_hardware",
     "profile_of_device",
@@ -81,7 +82,7 @@ def setting_for(
     hardware: HardwareProfile | None,
     device: torch.device,
     *,
-    optimizer_state_bytes: int = 0,
+    optimizer_state_bytes: int | None = 0,
     is_first_step: bool = True,
 ) -> Setting:
     """Return the setting of a graph that is compiled now for ``device``.
@@ -103,15 +104,37 @@ def setting_for(
                 hint='give one: options={"hardware": NAME_OR_FILE}, or --hardware; see offload list hardware',
             )
         )
+    state_bytes = optimizer_state_bytes or 0
     allocated = 0
     if device.type == "cuda":
         # What will be allocated: else other tensors would hide behind a state that is not there yet.
-        allocated = torch.cuda.memory_allocated(device) + (optimizer_state_bytes if is_first_step else 0)
+        allocated = torch.cuda.memory_allocated(device) + (state_bytes if is_first_step else 0)
     workspace = profile.workspace_bytes if profile is not None else 0
     limits = resolve_limits(policy.limits, device, profile)
-    return Setting(
-        limits, profile, resident_bytes=workspace + optimizer_state_bytes, allocated_bytes=allocated
+    return Setting(limits, profile, resident_bytes=workspace + state_bytes, allocated_bytes=allocated)
+
+
+def judge_unknown_state(
+    policy: Policy, optimizer_state_bytes: int | None, *, is_first_step: bool, trains: bool
+) -> tuple[Diagnostic, ...]:
+    """Warn (PLN404) of a limit on device memory that is planned before the optimizer's state is there, or known of.
+
+    ``trains``: parameters of the graph get gradients. From the second step on what the optimizer allocated is seen.
+    """
+    if policy.limits.device_peak is None or optimizer_state_bytes is not None:
+        return ()
+    if not (is_first_step and trains):
+        return ()
+    path = "limits.device_peak"
+    message = (
+        f"{path} is planned without the optimizer's state, which is not there in the first step: the peak of later "
+        "steps will be higher by it"
     )
+    hint = (
+        "give options={'optimizer_state_bytes': N} or OFFLOAD_OPTIMIZER_STATE_BYTES, such as 12GiB: AdamW keeps twice "
+        "the bytes of the trained parameters; 0 for an optimizer without state, or whose state is there already"
+    )
+    return (Diagnostic.at(policy.span_of(path), "PLN404", message, path=path, hint=hint),)
 
 
 def limits_left(

@@ -101,6 +101,36 @@ def test_float32_masters_are_counted_where_the_run_keeps_them() -> None:
         assert after - before == 8 * num_parameters
 
 
+@pytest.mark.parametrize(
+    ("given", "lowers_peak", "lowers_step"),
+    [
+        ({"parameter_offload": True}, 1, 1),
+        ({"optimizer_offload": True}, 2, 3),
+        ({"gradient_offload": True}, 0, 1),
+        ({"optimizer_offload": True, "gradient_offload": True, "parameter_offload": True}, 3, 5),
+    ],
+    ids=str,
+)
+def test_what_another_system_has_off_the_device_is_not_in_the_peak(
+    given: dict[str, Scalar],
+    lowers_peak: int,
+    lowers_step: int,
+    overflowing: tuple[FactsResult, HardwareProfile],
+) -> None:
+    """AdamW in float32 keeps two moments; its step takes one more copy of the parameters, where it runs."""
+    before, hardware = overflowing
+    after = gather_facts(TINY, hardware=hardware, given=given)
+    num_bytes = before.sheet.size("gradient_bytes")  # all parameters are trained, and of one type
+    peaks = before.sheet.size("peak_bytes"), after.sheet.size("peak_bytes")
+    assert num_bytes is not None
+    assert None not in peaks
+    assert before.estimate is not None
+    assert after.estimate is not None
+    assert peaks[0] - peaks[1] == lowers_peak * num_bytes  # type: ignore[operator]  # both are known, as just said
+    assert before.estimate.step_bytes - after.estimate.step_bytes == lowers_step * num_bytes
+    assert sum(part.num_bytes for part in after.estimate.step_parts) == after.estimate.step_bytes
+
+
 def test_a_mixture_of_experts_and_adapters_are_recognised() -> None:
     experts = gather_facts(ModelRequest("builtin:moe-tiny", layers=1, seq=32), hardware=device_of(80 << 30))
     assert experts.sheet.get("is_moe") is True

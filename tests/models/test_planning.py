@@ -16,6 +16,7 @@ import offload_runtime as off
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import PolicyError, RefusedError
 from offload_runtime.hardware import HardwareProfile, hardware_document, load_hardware
+from offload_runtime.models.comparison import compare_training
 from offload_runtime.models.plan_result import PlanResult
 from offload_runtime.models.planning import (
     Baseline,
@@ -224,6 +225,35 @@ def test_the_optimizers_step_is_part_of_the_peak() -> None:
     weights = 2 * (512 * 512 + 512) * 4
     assert str(found.forecast.peak_at) == "the optimizer's step"
     assert found.forecast.peak_device_bytes == 5 * weights + 512 * 4 + WORKSPACE
+
+
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+def test_a_plan_refuses_to_offload_parameters_as_a_run_does(mode: str) -> None:
+    asked = load_policy(
+        {
+            "apiVersion": "offload/v1",
+            "kind": "Policy",
+            "name": "parameters",
+            "activations": {"default": "auto"},
+            "parameters": {"offload": True},
+        }
+    )
+    request = ModelRequest(f"{MODELS}:stack")
+    with pytest.raises(RefusedError, match="parameters") as caught:
+        baseline_of(request, asked, mode=mode, hardware=load_hardware("h200-pcie5"))
+    assert refusal(caught)[0] == "POL190"
+    with pytest.raises(RefusedError) as run:
+        compare_training(request, asked, steps=1, mode=mode)
+    assert refusal(run) == refusal(caught)
+
+
+@pytest.mark.parametrize(
+    ("asked", "default", "assumed"),
+    [(None, "sgd", True), (None, "none", True), (None, "adamw", False), ("sgd", "sgd", False)],
+)
+def test_an_optimizer_that_nobody_named_is_assumed(asked: str | None, default: str, assumed: bool) -> None:
+    found = replace(baseline(optimizer=default), optimizer_is_given=asked is not None)
+    assert plan_policy(found, policy()).assumes_no_state is assumed
 
 
 def test_the_fused_step_takes_no_temporaries_and_passes_once_over_all() -> None:

@@ -71,6 +71,7 @@ def plan_result(**changes: Any) -> PlanResult:
         "stalls": (("a", 0.5),),
         "optimizer_ms": 1.25,
         "gradient_accumulation_steps": 1,
+        "assumes_no_state": False,
         "bound_ms": 20.4,
         "optimality_gap": 0.0049,
         "layer_runs": layer_runs(VERDICTS),

@@ -106,6 +106,14 @@ def test_a_step_of_several_batches_is_told_from_one() -> None:
     assert text.splitlines()[-1].endswith("a step with adamw 1.025x.")
 
 
+def test_a_limit_planned_without_an_optimizer_s_state_says_so() -> None:
+    said = "; no state of an optimizer is counted, since sgd keeps none: name yours with --optimizer."
+    sgd = {"optimizer": "sgd", "assumes_no_state": True}
+    assert render_plan(plan_result(**sgd)).endswith(said)
+    assert said not in render_plan(plan_result(**sgd, target_bytes=None))
+    assert said not in render_plan(plan_result())
+
+
 def test_what_is_predicted_and_what_is_given_are_told_apart() -> None:
     text = render_plan(plan_result())
     assert (

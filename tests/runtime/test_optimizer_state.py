@@ -12,7 +12,7 @@ from offload_runtime.errors import UsageError
 from offload_runtime.offload_plan import Forecast
 from offload_runtime.record import Report
 from offload_runtime.runtime.options import read_options
-from offload_runtime.runtime.setting import setting_for
+from offload_runtime.runtime.setting import judge_unknown_state, setting_for
 from tests.passes.planned import HARDWARE, batch, planned_policy, stack
 
 ROWS = 1024
@@ -58,18 +58,52 @@ def test_a_peak_with_the_state_of_adamw_keeps_to_the_limit_in_every_step() -> No
     limits = {"device_peak": f"{limit}B"}
 
     unaware, _ = train(limits=limits)
+    assert [found.code for found in unaware.diagnostics].count("PLN404") == 1
     assert unaware.planned_bytes == 0
     assert forecast_of(unaware).peak_bytes == without_state
     assert without_state + state > limit  # so that the second step would exceed it
 
     aware, held = train(limits=limits, optimizer_state_bytes=state)
     assert held == state
+    assert "PLN404" not in {found.code for found in aware.diagnostics}
     assert without_state < forecast_of(aware).peak_bytes <= limit
     assert aware.simulated_peak is not None
     assert free.simulated_peak is not None
     saved_bytes = free.simulated_peak.num_bytes - aware.simulated_peak.num_bytes
     assert saved_bytes >= without_state + state - limit
     assert aware.moved_bytes == aware.planned_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({}, True),
+        ({"limit": None}, False),
+        ({"num_bytes": 0}, False),
+        ({"num_bytes": 12}, False),
+        ({"is_first_step": False}, False),
+        ({"trains": False}, False),
+    ],
+    ids=str,
+)
+def test_a_limit_is_planned_without_the_state_only_where_nobody_can_know_of_it(
+    changes: dict[str, Any], warned: bool
+) -> None:
+    given = {"limit": "40GiB", "num_bytes": None, "is_first_step": True, "trains": True, **changes}
+    limits = {"device_peak": given["limit"]} if given["limit"] else None
+    found = judge_unknown_state(
+        planned_policy(limits=limits).policy,
+        given["num_bytes"],
+        is_first_step=given["is_first_step"],
+        trains=given["trains"],
+    )
+    assert [diagnostic.code for diagnostic in found] == ["PLN404"] * warned
+    assert all("optimizer_state_bytes" in (diagnostic.hint or "") for diagnostic in found)
+
+
+def test_what_nobody_said_of_the_state_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OFFLOAD_OPTIMIZER_STATE_BYTES", raising=False)
+    assert read_options({"policy": "balanced"}).optimizer_state_bytes is None
 
 
 def test_what_is_still_to_come_is_added_to_what_is_allocated_and_later_found_there(
