@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,11 @@ from offload_runtime.cli.progress import shown_progress
 from offload_runtime.errors import Diagnostic
 
 if TYPE_CHECKING:
+    from offload_runtime.cli.progress import Advance
     from offload_runtime.docgen.drift import Drift
+    from offload_runtime.docgen.predictions import PredictedRun
     from offload_runtime.docgen.sources import Sources
+    from offload_runtime.models.plan_result import PlanResult
 
 _CODES = {"stale": "DOC101", "missing": "DOC102", "not generated": "DOC103"}
 _HINTS = {
@@ -46,7 +49,7 @@ def command() -> None:
 @click.option(
     "--refresh",
     is_flag=True,
-    help="Simulate the shipped policies again first, and draw their pictures; takes minutes.",
+    help="Simulate the shipped policies and the quoted plans again first, and draw the pictures; takes minutes.",
 )
 @click.option(
     "--root",
@@ -60,7 +63,8 @@ def build(context: click.Context, check: bool, refresh: bool, root: Path | None)
     """Write docs/reference and llms.txt from schemas, codes, commands, policies, cards, facts and results.
 
     Links inside the repository are checked as well, those of pages written by hand included. What the shipped
-    policies do to a built-in model comes from a result file, which --refresh makes. Loads no torch without it.
+    policies do to a built-in model, and the plans that skills quote, come from result files, which --refresh
+    makes. Loads no torch without it.
 
     \b
     Example:
@@ -71,6 +75,8 @@ def build(context: click.Context, check: bool, refresh: bool, root: Path | None)
     from offload_runtime.docgen.effects import stale_effects
     from offload_runtime.docgen.link_check import broken_links, linked_pages
     from offload_runtime.docgen.pages import render_pages
+    from offload_runtime.docgen.predictions import stale_predictions
+    from offload_runtime.docgen.result_pictures import draw_pictures, picture_drifts, result_pictures
     from offload_runtime.docgen.sources import checkout, gather
 
     if check and refresh:
@@ -83,12 +89,16 @@ def build(context: click.Context, check: bool, refresh: bool, root: Path | None)
         _refresh(sources)
         sources = gather(folder, program)
     pages = render_pages(sources)
-    pictures = tuple((sources.effects or {}).get("pictures", ()))
-    drifts = find_drift(folder, pages, pictures) if check else write_pages(folder, pages, pictures)
+    drawn = result_pictures(sources.evidence)
+    pictures = (*(sources.effects or {}).get("pictures", ()), *drawn)
+    redrawn = picture_drifts(folder, drawn)
+    if not check:
+        draw_pictures(folder, {drift.page: drawn[drift.page] for drift in redrawn})
+    drifts = (*(find_drift if check else write_pages)(folder, pages, pictures), *redrawn)
     everything = linked_pages(folder, pages)
     links = broken_links(folder, everything, sorted(everything))
     findings = [*(_drifted(drift) for drift in drifts if check)]
-    outdated = stale_effects(sources)
+    outdated = (*stale_effects(sources), *stale_predictions(sources))
     findings += [_outdated(sentence) for sentence in outdated]
     findings += [
         Diagnostic("DOC104", "error", f"{link.target} leads nowhere: {link.reason}", link.page, link.line)
@@ -135,7 +145,14 @@ def _text(num_pages: int, drifts: Sequence[Drift], check: bool) -> str:
 
 
 def _refresh(sources: Sources) -> None:
-    """Simulate the shipped policies and write the result file with its pictures. Imports torch."""
+    """Simulate policies and quoted plans, and write the result files with their pictures. Imports torch."""
+    environment = {"torch": version("torch"), "python": platform.python_version(), "package": __version__}
+    with foreign_code(), shown_progress() as advance:
+        _refresh_effects(sources, environment, advance)
+        _refresh_predictions(sources, environment, advance)
+
+
+def _refresh_effects(sources: Sources, environment: Mapping[str, str], advance: Advance) -> None:
     from offload_runtime.compiler import load_policy
     from offload_runtime.docgen.effects import HARDWARE, MODE, effect_runs, write_effects
     from offload_runtime.hardware import load_hardware
@@ -145,13 +162,35 @@ def _refresh(sources: Sources) -> None:
     profile = load_hardware(HARDWARE)
     results = []
     traced_model, baseline = "", None
-    with foreign_code(), shown_progress() as advance:
-        for run in effect_runs(sources.policies):
-            policy = load_policy(run.policy, overrides=run.overrides)
-            if baseline is None or run.arguments != traced_model:
-                request = ModelRequest(spec=run.model, batch=run.batch)
-                baseline = baseline_of(request, policy, mode=MODE, hardware=profile, progress=advance)
-                traced_model = run.arguments
-            results.append((run, sources.policies[run.policy], plan_policy(baseline, policy)))
-    environment = {"torch": version("torch"), "python": platform.python_version(), "package": __version__}
+    for run in effect_runs(sources.policies):
+        policy = load_policy(run.policy, overrides=run.overrides)
+        if baseline is None or run.arguments != traced_model:
+            request = ModelRequest(spec=run.model, batch=run.batch)
+            baseline = baseline_of(request, policy, mode=MODE, hardware=profile, progress=advance)
+            traced_model = run.arguments
+        results.append((run, sources.policies[run.policy], plan_policy(baseline, policy)))
     write_effects(sources.root, results, profile, environment)
+
+
+def _refresh_predictions(sources: Sources, environment: Mapping[str, str], advance: Advance) -> None:
+    from offload_runtime.docgen.predictions import PREDICTED, write_predictions
+    from offload_runtime.errors import RefusedError
+    from offload_runtime.hardware import load_hardware
+    from offload_runtime.models.planning import baseline_of, plan_policy
+    from offload_runtime.models.resolve import ModelRequest
+
+    profiles = {run.hardware: load_hardware(run.hardware) for run in PREDICTED}
+    results: list[tuple[PredictedRun, PlanResult | Diagnostic]] = []
+    traced, baseline = None, None
+    for run in PREDICTED:
+        policy = run.policy()
+        if baseline is None or run.baseline_key != traced:
+            request = ModelRequest(run.model, batch=run.batch, layers=run.layers, optimizer=run.optimizer)
+            hardware = profiles[run.hardware]
+            baseline = baseline_of(request, policy, mode="inductor", hardware=hardware, progress=advance)
+            traced = run.baseline_key
+        try:
+            results.append((run, plan_policy(baseline, policy)))
+        except RefusedError as error:
+            results.append((run, error.diagnostics[0]))
+    write_predictions(sources.root, results, profiles, environment)

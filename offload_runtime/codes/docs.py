@@ -52,10 +52,10 @@ CODES = (
     CodeEntry(
         "DOC105",
         "error",
-        "the simulated effects are not those of the policies",
-        "A policy or the hardware profile has changed since docs/evidence/policy-effects.json was made, or a picture "
-        "is not the one that was drawn then.",
-        "Run `offload docs build --refresh`, which simulates the shipped policies again; it takes minutes.",
+        "simulated figures are not those of the policies",
+        "A policy, a hardware profile or a quoted plan has changed since docs/evidence/policy-effects.json or "
+        "quoted-plans.json was made, or a picture is not the one that was drawn then.",
+        "Run `offload docs build --refresh`, which simulates policies and quoted plans again; it takes minutes.",
         message_example="policy balanced has changed since it was simulated",
     ),
 )

@@ -30,7 +30,16 @@ from offload_runtime.reporting.plots import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["HARDWARE", "MODE", "EffectRun", "effect_runs", "picture_file", "stale_effects", "write_effects"]
+__all__ = [
+    "HARDWARE",
+    "MODE",
+    "EffectRun",
+    "effect_runs",
+    "hash_of_profile",
+    "picture_file",
+    "stale_effects",
+    "write_effects",
+]
 
 HARDWARE = "h200-pcie5"
 MODE = "graph"
@@ -91,7 +100,7 @@ def write_effects(
         "command": "offload docs build --refresh",
         "environment": dict(environment),
         "hardware": profile.name,
-        "hardware_hash": _hash_of(hardware_document(profile)),
+        "hardware_hash": hash_of_profile(profile),
         "mode": MODE,
         "policies": {
             run.policy: {
@@ -112,6 +121,11 @@ def write_effects(
     return (target, *written)
 
 
+def hash_of_profile(profile: HardwareProfile) -> str:
+    """Return the hash of what ``profile`` says, however its file is written."""
+    return hashlib.sha256(json.dumps(hardware_document(profile), sort_keys=True).encode()).hexdigest()
+
+
 def stale_effects(sources: Sources) -> tuple[str, ...]:
     """Say, one sentence each, why the simulated effects are not those of the policies as they are now."""
     effects = sources.effects
@@ -130,7 +144,7 @@ def stale_effects(sources: Sources) -> tuple[str, ...]:
         if name not in sources.policies
     ]
     profile = next((p for p in sources.profiles if p.name == effects["hardware"]), None)
-    if profile is None or _hash_of(hardware_document(profile)) != effects["hardware_hash"]:
+    if profile is None or hash_of_profile(profile) != effects["hardware_hash"]:
         found.append(f"hardware profile {effects['hardware']} has changed since the policies were simulated")
     for name, digest in effects["pictures"].items():
         path = sources.root / name
@@ -139,10 +153,6 @@ def stale_effects(sources: Sources) -> tuple[str, ...]:
         elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             found.append(f"picture {name} is not the one that was drawn")
     return tuple(found)
-
-
-def _hash_of(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _effect(result: PlanResult) -> dict[str, Any]:

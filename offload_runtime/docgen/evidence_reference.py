@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from offload_runtime.docgen.markdown import table
+from offload_runtime.models.bench_file import result_from_data
+from offload_runtime.models.bench_result import BenchResult, Side
+from offload_runtime.models.bench_statistics import SideSummary, noise, summarise
+from offload_runtime.reporting.bench import format_ratio, frontier_line, noise_line
 from offload_runtime.units import format_size_short
 
 __all__ = ["EvidenceReference", "read_evidence"]
@@ -30,7 +34,11 @@ def read_evidence(file: str, data: Data) -> EvidenceReference:
     """Lay out one result file; one without a form that is known here gets a table of its numbers."""
     what = str(data.get("what", "")).split("\n\n")[0].split("\n")[0]
     if data.get("kind") == "BenchResult":
-        what = f"{data['model']['spec']}, mode {data['mode']}, {data['num_rounds']} rounds of {data['steps']} steps"
+        model = data["model"]
+        what = (
+            f"{model['spec']}: {model['description']}; mode {data['mode']}, optimizer {model['optimizer']}, "
+        )
+        what += f"{data['num_rounds']} rounds of {data['steps']} steps"
     write = next((writer for fits, writer in _WRITERS if fits(data)), _numbers)
     return EvidenceReference(
         file=file,
@@ -55,21 +63,52 @@ def _is_bench(data: Data) -> bool:
 
 
 def _bench(data: Data) -> str:
+    result = result_from_data(data)
+    summaries = [summarise(result, side.name) for side in result.sides]
     rows = []
-    for side in data["sides"]:
-        summary = side["summary"]
+    for side, summary in zip(result.sides, summaries, strict=True):
+        is_baseline = side.name == result.baseline
+        ratios = [ratio for ratio in summary.ratio_by_round if ratio is not None]
         rows.append(
             [
-                f"`{side['name']}`" + (" (baseline)" if side["name"] == data["baseline"] else ""),
-                _ms(summary["median_ms"]),
-                _ratio(summary["ratio"]),
-                _size(summary["peak_device_bytes"]),
-                _size(side["moved_bytes"]),
-                side["refused"] or "",
+                f"`{side.name}`" + (" (baseline)" if is_baseline else ""),
+                _ms(summary.median_ms),
+                "" if is_baseline else format_ratio(summary.ratio),
+                "" if is_baseline or not ratios else f"{min(ratios):.4f} to {max(ratios):.4f}",
+                _size(summary.peak_device_bytes),
+                _size(side.moved_bytes),
+                *_foretold(side, summary),
+                *([side.refused or ""] if _refuses(result) else []),
             ]
         )
-    head = ["side", "ms a step", "× baseline", "peak", "moved", "why not"]
-    return table(head, rows, numbers_from=1)
+    head = ["side", "ms a step", "× baseline", "rounds", "peak", "moved", "of the window"]
+    head += ["predicted peak", "predicted ms", *(["why not"] if _refuses(result) else [])]
+    said = [noise_line(result, noise(result)), frontier_line(result, summaries)]
+    return "\n\n".join(
+        [table(head, rows, numbers_from=1), *(f"{line[:1].upper()}{line[1:]}." for line in said if line)]
+    )
+
+
+def _refuses(result: BenchResult) -> bool:
+    return any(side.refused for side in result.sides)
+
+
+def _foretold(side: Side, summary: SideSummary) -> list[str]:
+    """Return the share of the link's window that was moved, and the predictions with their errors in percent."""
+    predicted = side.predicted
+    if predicted is None:
+        return ["", "", ""]
+    moved = side.moved_bytes
+    return [
+        f"{100 * moved / predicted.window_bytes:.1f} %" if moved and predicted.window_bytes else "",
+        _size(predicted.peak_device_bytes)
+        + _error(predicted.peak_device_bytes, summary.peak_device_bytes, 2),
+        _ms(predicted.step_ms) + _error(predicted.step_ms, summary.median_ms, 1),
+    ]
+
+
+def _error(predicted: float, measured: float | None, digits: int) -> str:
+    return f" ({100 * (predicted / measured - 1):+.{digits}f} %)" if measured else ""
 
 
 def _is_pair(data: Data) -> bool:
@@ -151,6 +190,24 @@ def _effects(data: Data) -> str:
     return table(["policy", "model", "peak", "× baseline's time", "offloaded"], rows, numbers_from=2)
 
 
+def _is_plans(data: Data) -> bool:
+    return "plans" in data and "hardware_hashes" in data
+
+
+def _plans(data: Data) -> str:
+    rows = []
+    for name, plan in data["plans"].items():
+        if plan["refused"] is not None:
+            figures = ["", "", "", f"{plan['refused']['code']} {plan['refused']['message']}"]
+        else:
+            base, policy = plan["baseline"]["peak_device_bytes"], plan["policy"]["peak_device_bytes"]
+            peak = _size(base) if base == policy else f"{_size(base)} → {_size(policy)}"
+            figures = [peak, format_ratio(plan["ratio"]), _size(plan["window_bytes"]), plan["verdict"]]
+        rows.append([f"`{name}`", f"`{plan['command']}`", *figures])
+    head = ["plan", "command", "peak", "× baseline's time", "leaves for free", "says"]
+    return table(head, rows)
+
+
 def _numbers(data: Data) -> str:
     """Show the numbers of any file, those nested deeply left to the file itself."""
     rows = [[f"`{path}`", value] for path, value in _scalars(data, "", 0)]
@@ -174,6 +231,7 @@ _WRITERS: tuple[tuple[Callable[[Data], bool], Callable[[Data], str]], ...] = (
     (_is_prediction, _prediction),
     (_is_bitwise, _bitwise),
     (_is_effects, _effects),
+    (_is_plans, _plans),
 )
 
 

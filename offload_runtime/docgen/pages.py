@@ -14,6 +14,7 @@ from offload_runtime.docgen.command_reference import read_commands
 from offload_runtime.docgen.effects import picture_file
 from offload_runtime.docgen.evidence_reference import read_evidence
 from offload_runtime.docgen.rendering import render
+from offload_runtime.docgen.result_pictures import result_picture
 from offload_runtime.docgen.schema_examples import collect_examples
 from offload_runtime.docgen.schema_reference import read_schema
 from offload_runtime.docgen.skill_reference import read_skills
@@ -232,7 +233,11 @@ def _models(sources: Sources) -> Mapping[str, Any]:
 
 
 def _results(sources: Sources) -> Mapping[str, Any]:
-    return {"results": [read_evidence(file, data) for file, data in sources.evidence.items()]}
+    shown = []
+    for file, data in sources.evidence.items():
+        picture = result_picture(file, data)
+        shown.append((read_evidence(file, data), None if picture is None else _beside(picture)))
+    return {"results": shown}
 
 
 def _page(name: str, title: str, summary: str, values: Callable[[Sources], Mapping[str, Any]]) -> Page:

@@ -21,9 +21,10 @@ from offload_runtime.hardware import HardwareProfile, list_hardware
 from offload_runtime.shape import SCHEMA_DIRECTORY
 from offload_runtime.shipped import POLICY_FILE, policies_directory, shipped_policies
 
-__all__ = ["Sources", "checkout", "gather"]
+__all__ = ["EFFECTS_FILE", "PREDICTIONS_FILE", "Sources", "checkout", "gather"]
 
 EFFECTS_FILE = "docs/evidence/policy-effects.json"
+PREDICTIONS_FILE = "docs/evidence/quoted-plans.json"
 _EXAMPLES = (
     "policies/*/*.yaml",
     "offload_runtime/profiles/*.yaml",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from offload_runtime.models.bench_statistics import Noise, SideSummary, noise, s
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
 
-__all__ = ["NOT_TIMED", "draw_bench", "format_ratio", "render_bench"]
+__all__ = ["NOT_TIMED", "draw_bench", "format_ratio", "frontier_line", "noise_line", "render_bench"]
+
+_SHAPE = re.compile(r" \([^()]*\)$")  # layers, batch and type, at the end of a description
 
 NOT_TIMED = (
     "without an accelerator nothing was timed; peaks are the simulator's, for the sides that go through the "
@@ -25,8 +28,8 @@ def render_bench(result: BenchResult) -> str:
         _heading(result),
         _table(result, summaries),
         "\n".join(_refusals(result)),
-        _noise_line(result, noise(result)) if result.timed else NOT_TIMED,
-        _verdict(result, summaries),
+        noise_line(result, noise(result)) if result.timed else NOT_TIMED,
+        frontier_line(result, summaries),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -117,7 +120,8 @@ def _refusals(result: BenchResult) -> list[str]:
     return [f"  {side.name} was refused: {side.refused}" for side in result.sides if side.refused is not None]
 
 
-def _noise_line(result: BenchResult, measured: Noise) -> str:
+def noise_line(result: BenchResult, measured: Noise) -> str:
+    """Say below which difference sides are equal, or why nobody knows."""
     if measured.step_fraction is None:
         return f"noise: not known, because {result.baseline} was not measured twice in one round"
     share = f"{100 * measured.step_fraction:.2f} %"
@@ -127,7 +131,8 @@ def _noise_line(result: BenchResult, measured: Noise) -> str:
     )
 
 
-def _verdict(result: BenchResult, summaries: Sequence[SideSummary]) -> str:
+def frontier_line(result: BenchResult, summaries: Sequence[SideSummary]) -> str:
+    """Name the sides that no other beats in both memory and time; empty where nothing was timed."""
     if not result.timed:
         return ""
     best = _frontier(result, summaries)
@@ -160,11 +165,11 @@ def _frontier(result: BenchResult, summaries: Sequence[SideSummary]) -> list[Sid
     return [summary for _, summary in sorted(best, key=lambda pair: -pair[0])]
 
 
-def draw_bench(result: BenchResult, path: Path) -> bool:
+def draw_bench(result: BenchResult, path: Path, *, source: str = "") -> bool:
     """Draw the sides as memory against time into the PNG or SVG at ``path``; False where nothing was timed.
 
-    Policies are one series, each kind of peer another. Raises UsageError for a file that cannot be written,
-    RefusedError without matplotlib.
+    Policies are one series, each kind of peer another. ``source`` says in the file what it was
+    drawn from. Raises UsageError for a file that cannot be written, RefusedError without matplotlib.
     """
     from offload_runtime.reporting.plots import (
         Frontier,
@@ -191,8 +196,9 @@ def draw_bench(result: BenchResult, path: Path) -> bool:
     if baseline is None and not any(series.values()):
         return False
     drawn = tuple(FrontierSeries(name, tuple(points)) for name, points in series.items() if points)
-    subject = f"{result.model.spec}, mode {result.mode}, {result.environment.gpu}, measured"
-    write_figure(draw_frontier(Frontier(drawn, baseline, subject=subject)), path)
+    shape = _SHAPE.search(result.model.description)
+    subject = f"{result.model.spec}{shape[0] if shape else ''}, mode {result.mode}, {result.environment.gpu}, measured"
+    write_figure(draw_frontier(Frontier(drawn, baseline, subject=subject)), path, source=source)
     return True
 
 

@@ -33,22 +33,24 @@ def picture_format(path: Path) -> PictureFormat:
     )
 
 
-def write_figure(figure: Figure, path: Path | str) -> None:
+def write_figure(figure: Figure, path: Path | str, *, source: str = "") -> None:
     """Write ``figure`` as PNG or SVG, by the suffix of ``path``; the same figure gives the same bytes.
+
+    ``source`` says in the file what it was drawn from.
 
     Raises UsageError for another suffix (CLI621), and where the file cannot be written (CLI622).
     """
     path = Path(path)
     kind = picture_format(path)
     title = next((axes.get_title(loc="left") for axes in figure.axes), "").replace("\n", " ")
-    metadata: dict[str, Any] = {"Title": title or None}
+    metadata: dict[str, Any] = {"Title": title or None, "Source": source or None}
     metadata |= (
         {"Creator": "offload-runtime", "Date": None} if kind == "svg" else {"Software": "offload-runtime"}
     )
     with drawing():
         try:
             figure.savefig(
-                path, format=kind, metadata={k: v for k, v in metadata.items() if k != "Title" or v}
+                path, format=kind, metadata={k: v for k, v in metadata.items() if v or k == "Date"}
             )
         except OSError as error:
             reason = error.strerror or str(error)

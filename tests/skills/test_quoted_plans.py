@@ -1,0 +1,53 @@
+"""Figures that a skill quotes from plans are those of the result file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offload_runtime.units import format_size_short
+
+ROOT = Path(__file__).parents[2]
+PLANS: dict[str, Any] = json.loads((ROOT / "docs/evidence/quoted-plans.json").read_text())["plans"]
+SKILL = " ".join((ROOT / "skills/choose-offload/SKILL.md").read_text().split())
+EVALS = (ROOT / "skills/choose-offload/evals/evals.json").read_text()
+
+
+def test_the_refusal_that_is_shown_is_what_the_plan_said() -> None:
+    refused = PLANS["adamw"]["refused"]
+    assert f"{refused['code']} {refused['message']}" in SKILL
+    assert "`--set limits.device_peak=77GiB` plans activations under it" in SKILL
+    assert PLANS["adamw-77gib"]["refused"] is None
+    least_mib = int(refused["hint"].partition("MiB")[0].rpartition(" ")[2])
+    assert least_mib <= 77 * 1024
+
+
+@pytest.mark.parametrize("name", ["lora", "adamw"])
+def test_the_commands_that_are_shown_are_those_that_were_predicted(name: str) -> None:
+    words = PLANS[name]["command"].split()
+    shown = [
+        set(line.removeprefix("$ ").split())
+        for line in (ROOT / "skills/choose-offload/SKILL.md").read_text().splitlines()
+        if line.startswith("$ offload plan fit")
+    ]
+    assert set(words) in shown
+
+
+def test_the_figures_of_the_lora_example_are_predicted() -> None:
+    lora, tight = PLANS["lora"], PLANS["lora-56gib"]
+    peak = format_size_short(lora["baseline"]["peak_device_bytes"])
+    assert lora["policy"] == lora["baseline"]
+    assert lora["verdict"].startswith("Nothing to do")
+    assert f"a peak of {peak} under `torch.compile` alone" in SKILL
+    assert f"a peak of {peak} is predicted" in EVALS
+    assert f"{format_size_short(lora['window_bytes'])} could leave for free" in SKILL
+    assert (
+        f"`--set limits.device_peak=56GiB` beside it the prediction is 56 GiB at {tight['ratio']:.3f}"
+        in SKILL
+    )
+    assert format_size_short(tight["policy"]["peak_device_bytes"]) == "56 GiB"
+    assert f"the adapters' state is {format_size_short(lora['optimizer_state_bytes'])}" in SKILL
+    assert f"{format_size_short(lora['parameter_bytes'])} of weights stay" in SKILL
