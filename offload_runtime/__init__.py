@@ -21,7 +21,7 @@ _EXPORTS = {
     "PolicyError": "offload_runtime.errors",
     "RefusedError": "offload_runtime.errors",
     "Report": "offload_runtime.record",
-    "report": "offload_runtime.runtime.session",
+    "report": "offload_runtime.runtime.model_report",
     "capture": "offload_runtime.models.traced_model",
     "plan": "offload_runtime.models.planning",
     "offload_backend": "offload_runtime.runtime.backend",

@@ -49,10 +49,14 @@ _OWN_KEYS = ("apiVersion", "kind", "name", "summary", "extends")
 
 @dataclass(frozen=True, slots=True)
 class PolicyReading:
-    """A policy as far as it could be read, and what was found; None where nothing could be."""
+    """A policy as far as it could be read, and what was found; None where nothing could be.
+
+    ``files`` are the files that were read, bases included, by their real paths.
+    """
 
     policy: Policy | None
     diagnostics: tuple[Diagnostic, ...]
+    files: tuple[str, ...] = ()
 
 
 def percent_hint(value: object) -> str | None:
@@ -86,12 +90,12 @@ def read_policy(
     loader = _Loader()
     tree = loader.load(source)
     if tree is None:
-        return PolicyReading(None, sorted_diagnostics(loader.findings.diagnostics))
+        return PolicyReading(None, sorted_diagnostics(loader.findings.diagnostics), tuple(loader.loaded))
     root = loader.overridden(tree.root, overrides)
     if loader.is_whole:
         _check_complete(root, loader.findings)
     policy = read_policy_tree(root, loader.findings, tree.own_rules)
-    return PolicyReading(policy, sorted_diagnostics(loader.findings.diagnostics))
+    return PolicyReading(policy, sorted_diagnostics(loader.findings.diagnostics), tuple(loader.loaded))
 
 
 @dataclass(frozen=True, slots=True)

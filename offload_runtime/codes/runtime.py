@@ -169,4 +169,97 @@ CODES = (
         "ranks and the hashes of their plans.",
         message_example="8 ranks made 2 different plans for one graph",
     ),
+    CodeEntry(
+        "RUN540",
+        "error",
+        "nothing was captured",
+        "Torch compiled no graph of the model with this back end, so that nothing is offloaded. Either the "
+        "compiled model did not run yet, or torch runs all of it as plain Python.",
+        "Run a forward and backward of the compiled model first; fullgraph=True or TORCH_LOGS=graph_breaks "
+        "says what torch cannot capture.",
+        message_example=("no graph of this model has been compiled with the offload backend"),
+    ),
+    CodeEntry(
+        "RUN541",
+        "error",
+        "a container of torch compiled in place",
+        "Torch's tracer skips the frames of torch itself. A bare torch.nn.Sequential consists of them "
+        "alone, and compile() in place adds no frame that is traced: the model runs eagerly.",
+        "Call what torch.compile(model, ...) returns, or put the container into a module of your own.",
+        message_example=(
+            "Sequential.compile() captured nothing: its forward is torch's own code, whose frames torch skips"
+        ),
+    ),
+    CodeEntry(
+        "RUN542",
+        "note",
+        "graphs that several models share",
+        "Torch runs what it compiled once for all models of the same code, if their options are equal. The "
+        "policy is the same; the bytes of a report are those of the last step, whichever model it was of.",
+        'Give each model options of its own, options={"policy": ..., "model": model}, where each needs its '
+        "own numbers.",
+        message_example=(
+            "the graphs of this report also ran with 4 parameters that are not of this module: torch runs one "
+            "compiled graph for all models of the same code and options; bytes are those of the last step, "
+            "whichever of them it was of"
+        ),
+    ),
+    CodeEntry(
+        "RUN543",
+        "warning",
+        "parameters that no captured graph reads",
+        "The modules that hold them run outside of captured graphs, where no policy reaches them, or do not"
+        " run at all. With weights that are sharded or replaced nothing is said.",
+        "Look for the graph breaks around these modules with TORCH_LOGS=graph_breaks.",
+        message_example=(
+            "no captured graph reads 6 of 10 parameters, those of layers.0, layers.1, layers.2: these modules "
+            "ran outside of them, and nothing they save is offloaded"
+        ),
+    ),
+    CodeEntry(
+        "RUN544",
+        "note",
+        "graph breaks",
+        "Torch split the model into several graphs, which are planned one by one. What runs between them is"
+        " not offloaded.",
+        "Remove the breaks that the finding names; fullgraph=True makes them errors.",
+        message_example=(
+            "graph breaks split the model: Call to `torch._dynamo.graph_break()` at model.py:12"
+        ),
+    ),
+    CodeEntry(
+        "RUN545",
+        "warning",
+        "torch stopped compiling",
+        "Torch compiles a function only so many times (torch._dynamo.config.recompile_limit). Calls that "
+        "would need one more graph run as plain Python from then on, and nothing of them is offloaded.",
+        "Keep shapes steady, mark what changes with torch._dynamo.mark_dynamic, or raise the limit.",
+        message_example=(
+            "since the first graph of this report, torch hit its recompile limit in this process: calls that "
+            "need another graph run without one, nothing of them is offloaded, and no step of theirs is counted"
+            " here"
+        ),
+    ),
+    CodeEntry(
+        "RUN546",
+        "warning",
+        "other bytes moved than planned",
+        "The copies of the last step do not add up to the plan: a forward was broken off or is not over, or"
+        " a tensor has another size than torch traced.",
+        "Ask for the report after a whole step; if they still differ, report it with the model.",
+        message_example=("the last step moved 480 bytes to the host, and 464 were planned"),
+    ),
+    CodeEntry(
+        "RUN547",
+        "warning",
+        "options that changed between compilations",
+        "The options of a torch.compile call say something else than when its first graphs were compiled: a"
+        " policy file, the environment or a mapping was changed. Graphs that exist keep their policy, new "
+        "ones follow the new.",
+        "Call torch.compiler.reset() before the change, and torch.compile after it.",
+        message_example=(
+            "the options, the environment or a file that they name changed after graphs were compiled by them: "
+            "those keep policy 'first' (cb055887dbb8), these follow 'second' (6ab475fa294a)"
+        ),
+    ),
 )

@@ -37,7 +37,7 @@ from offload_runtime.models.under_test import ModelUnderTest, StateBytes
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
-from offload_runtime.runtime.session import report
+from offload_runtime.runtime.model_report import report
 from offload_runtime.runtime.setting import profile_of_device
 from offload_runtime.runtime.transfer import get_engine
 

@@ -23,6 +23,7 @@ from offload_runtime.graph.joint import (
     forward_activations,
     read_joint_graph,
 )
+from offload_runtime.graph.norm_statistics import correct_norm_statistics
 from offload_runtime.graph.storages import tensor_of
 from offload_runtime.offload_plan import Forecast, OffloadPlan, TransferSource, Variant
 from offload_runtime.passes.forecast import forecast_of
@@ -107,6 +108,7 @@ def plan_joint(
     """
     setting = setting or Setting(policy.policy.limits)
     gm.graph.eliminate_dead_code()
+    correct_norm_statistics(gm)
     is_planned = variant != "baseline" and policy.policy.schedule.select == "planned"
     splitter = "save_everything" if variant == "baseline" and mode == "graph" else "min_cut"
 

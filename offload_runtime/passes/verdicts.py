@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from torch import fx
 
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.graph.joint import JointGraph, origin_of
+from offload_runtime.graph.storages import tensor_bytes, tensor_of
 from offload_runtime.offload_plan import Candidate, TensorVerdict
-from offload_runtime.passes.candidates import computed_again, count_replayed_views
+from offload_runtime.passes.candidates import SavedStorage, computed_again, count_replayed_views
 from offload_runtime.passes.foreign import foreign_verdicts
 from offload_runtime.passes.partition import Partition
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.tag import JudgedStorage, recompute_obstacle
+from offload_runtime.units import format_size_short
 
 __all__ = ["collect_verdicts"]
 
@@ -26,7 +30,7 @@ def collect_verdicts(
     planned = selected.planned is not None
     computed = computed_again(partition)
     verdicts = [
-        _offloaded(item.judged, candidate, count_replayed_views(item, candidate, computed))
+        _offloaded(item, candidate, computed)
         if fate == "offload"
         else _kept(item.judged, candidate, reason, joint.mutated, planned)
         for item, candidate, fate, reason in zip(
@@ -44,13 +48,29 @@ def collect_verdicts(
     return tuple(verdicts)
 
 
-def _offloaded(judged: JudgedStorage, candidate: Candidate, num_views: int) -> TensorVerdict:
-    assert judged.decision is not None, "only what a policy decided on is offloaded"
-    rule = judged.decision.decided_by
-    replay = f"; {num_views} view{'s' if num_views > 1 else ''} replayed" if num_views else ""
+def _offloaded(
+    item: SavedStorage, candidate: Candidate, computed: Mapping[str, Sequence[fx.Node]]
+) -> TensorVerdict:
+    decision = item.judged.decision
+    assert decision is not None, "only what a policy decided on is offloaded"
+    reason, num_views = "offloaded", count_replayed_views(item, candidate, computed)
+    if num_views:
+        reason += f"; {num_views} view{'s' if num_views > 1 else ''} replayed"
+        read_bytes = _bytes_read(item, computed)
+        if read_bytes < candidate.moved_bytes:
+            read, moved = format_size_short(read_bytes), format_size_short(candidate.moved_bytes)
+            reason += f", which read {read} of the {moved} that move: they keep all of it alive"
     return TensorVerdict(
-        judged.activation, "offload", rule, f"offloaded{replay}", candidate.moved_bytes, num_views
+        item.judged.activation, "offload", decision.decided_by, reason, candidate.moved_bytes, num_views
     )
+
+
+def _bytes_read(item: SavedStorage, computed: Mapping[str, Sequence[fx.Node]]) -> int:
+    """Sum the tensors of a storage that backward's own operations read, each with all of its elements."""
+    again = {copy for node in item.judged.storage.nodes for copy in computed.get(node.name, ())}
+    nodes = [*(saved.backward for saved in item.saved), *again]
+    tensors = [tensor_of(node) for node in nodes if any(user not in again for user in node.users)]
+    return sum(tensor_bytes(tensor) for tensor in tensors if tensor is not None)
 
 
 def _kept(

@@ -32,14 +32,16 @@ from offload_runtime.passes.pipeline import JointInputs, rewrite_joint
 from offload_runtime.runtime import ops as transfer_ops
 from offload_runtime.runtime import reference_ops
 from offload_runtime.runtime.agreement import agree_on_largest, agree_on_limits, check_same_plan
+from offload_runtime.runtime.eager_parts import graph_break_of
 from offload_runtime.runtime.exit_report import report_at_exit
+from offload_runtime.runtime.given_options import GivenOptions
 from offload_runtime.runtime.graph_names import locate_graph
 from offload_runtime.runtime.options import read_options
-from offload_runtime.runtime.session import CompiledGraph, Session, remember_session
+from offload_runtime.runtime.session import CompiledGraph, Session, living_sessions, remember_session
 from offload_runtime.runtime.setting import judge_unknown_state, limits_left, setting_for
 from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
 
-__all__ = ["offload_backend"]
+__all__ = ["OffloadBackend", "offload_backend"]
 
 OPS = TransferOps(
     transfer_ops.d2h_start, transfer_ops.d2h_wait, transfer_ops.h2d_start, transfer_ops.h2d_wait
@@ -55,34 +57,52 @@ REFERENCE_OPS = TransferOps(
 _sessions_by_options: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 
 
-def offload_backend(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    options: Mapping[str, Any] | None = None,
-    mode: str | None = None,
-) -> Callable[..., Any]:
-    """Compile one Dynamo graph under a policy.
+class OffloadBackend:
+    """The back end, as ``torch.compile(backend=...)`` takes it; ``offload_backend`` is the one there is.
 
-    ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
-    ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by
-    name, path or value), ``optimizer_state_bytes`` (what the optimizer will keep on the device, as a number or a size
-    such as 12GiB), ``verify``, ``model`` (the root module).
-    Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
+    Before torch runs code that it compiled in one call for another, it compares their back ends and options, as they
+    are. What options name may have changed since it was read: a policy file, the environment, a mapping. So while any
+    of that differs from what a living session read, this back end is not equal even to itself, and torch compiles anew.
     """
-    if mode is not None:
-        raise UsageError(
-            Diagnostic(
-                "CLI612",
-                "error",
-                f"torch.compile(mode={mode!r}) means nothing to the offload back end",
-                hint='leave it out; options={"mode": "inductor"} compiles the graphs, torch._inductor.config tunes how',
-            )
-        )
-    session = _session_for(options)
+
+    __name__ = "offload_backend"
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+        mode: str | None = None,
+    ) -> Callable[..., Any]:
+        """Compile one Dynamo graph under a policy.
+
+        ``options``: ``policy`` (compiled policy, path, shipped name, mapping, or a Python callable
+        ``SavedActivation -> action``), ``mode`` (``graph`` or ``inductor``), ``hardware`` (a profile to plan for, by
+        name, path or value), ``optimizer_state_bytes`` (what the optimizer will keep on the device, as a number or a
+        size such as 12GiB), ``verify``, ``model`` (the root module).
+        Raises UsageError, PolicyError or RefusedError; torch.compile wraps them in ``BackendCompilerFailed``.
+        """
+        if mode is not None:
+            message = f"torch.compile(mode={mode!r}) means nothing to the offload back end"
+            hint = 'leave it out; options={"mode": "inductor"} compiles the graphs, torch._inductor.config tunes how'
+            raise UsageError(Diagnostic("CLI612", "error", message, hint=hint))
+        return _compile(gm, example_inputs, _session_for(options))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other and all(session.given.is_unchanged() for session in living_sessions())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+offload_backend = OffloadBackend()
+
+
+def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> Callable[..., Any]:
     names = _model_names(gm, example_inputs, session)
     partitioner = _PolicyPartitioner(session, names, example_inputs)
-    session.note_parameters(example_inputs)
+    session.parameters.note((*example_inputs, *gm.parameters()))
     # An AOTAutograd cache hit would never call the partitioner.
     with functorch_config.patch(enable_autograd_cache=False):
         if session.options.mode == "graph":
@@ -97,26 +117,40 @@ def offload_backend(
                 inner_compile=partitioner.compile_inductor,
                 config_patches=_inductor_settings(partitioner),
             )
-    return _counted(compiled, session, partitioner)
+    parameters = [
+        index for index, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)
+    ]
+    return _counted(compiled, session, partitioner, parameters)
 
 
 def _session_for(options: Mapping[str, Any] | None) -> Session:
     """Return the session of this ``torch.compile`` call: it hands every graph the same options object.
 
-    Sessions live as long as the code that was compiled for them, and never keep the model alive.
+    Sessions live as long as the code that was compiled for them. Where the same object says something else by now, or
+    a file that it names does, the session is a new one, and says so.
     """
     key = id(options) if options is not None else 0
-    session = _sessions_by_options.get(key)
-    if session is None or not session.was_given(options):
-        session = Session(read_options(options), options)
-        _sessions_by_options[key] = session
-        remember_session(session)
-        report_at_exit()
+    known = _sessions_by_options.get(key)
+    if known is not None and known.given.options is options and known.given.is_unchanged():
+        return known
+    given = GivenOptions.read(options)
+    session = Session(read_options(options), given)
+    if known is not None and known.given.options is options and known.graphs:
+        message = (
+            "the options, the environment or a file that they name changed after graphs were compiled by them: those "
+            f"keep policy {known.options.policy.name!r} ({known.options.policy.hash[:12]}), these follow "
+            f"{session.options.policy.name!r} ({session.options.policy.hash[:12]})"
+        )
+        hint = "torch.compiler.reset() before the change leaves one policy"
+        session.note_findings(Diagnostic("RUN547", "warning", message, hint=hint))
+    _sessions_by_options[key] = session
+    remember_session(session)
+    report_at_exit()
     return session
 
 
 def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
-    settings: dict[str, Any] = {"custom_partitioner_fn": partitioner}
+    settings: dict[str, Any] = {"custom_partitioner_fn": _PartitionerOfInductor(partitioner)}
     if partitioner.session.options.variant != "baseline":
         # Inductor's own memory ordering would move transfers away from where the plan put them.
         settings["reorder_for_peak_memory"] = False
@@ -126,7 +160,38 @@ def _inductor_settings(partitioner: _PolicyPartitioner) -> dict[str, Any]:
     return settings
 
 
-class _PolicyPartitioner(CustomPartitionerFn):
+class _PartitionerOfInductor(CustomPartitionerFn):
+    """Stand for a partitioner in Inductor's configuration, which is kept, copied, hashed and pickled.
+
+    torch remembers its last configuration when all that was compiled with it is gone: so this holds the partitioner,
+    with its session, pinned memory and model, weakly.
+    """
+
+    def __init__(self, partitioner: _PolicyPartitioner) -> None:
+        self._partitioner = weakref.ref(partitioner)
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        partitioner = self._partitioner()
+        assert partitioner is not None, "what is being compiled holds its partitioner"
+        return partitioner(gm, joint_inputs, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _PartitionerOfInductor:
+        """Stay one object: the graph that is compiled belongs to one session."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the identity: Inductor hashes its configuration, and must not drag the model into that."""
+        return tuple, (self.uuid(),)
+
+    def uuid(self) -> Any:
+        """Identify the policy and plan to Inductor's caches."""
+        partitioner = self._partitioner()
+        return partitioner.uuid() if partitioner is not None else ()
+
+
+class _PolicyPartitioner:
     """Apply the session's policy to each joint graph that AOTAutograd traces for one Dynamo graph."""
 
     def __init__(self, session: Session, names: ModelNames, example_inputs: Sequence[Any]) -> None:
@@ -183,13 +248,14 @@ class _PolicyPartitioner(CustomPartitionerFn):
         if options.variant != "baseline":
             others, is_partial = self.session.planned_by_others(frame), self.session.partial
             limits = limits_left(options.policy.policy, limits, others, is_partial=is_partial)
-            found = judge_unknown_state(
-                options.policy.policy,
-                options.optimizer_state_bytes,
-                is_first_step=is_first_step,
-                trains=self.trains,
+            self.session.note_findings(
+                *judge_unknown_state(
+                    options.policy.policy,
+                    options.optimizer_state_bytes,
+                    is_first_step=is_first_step,
+                    trains=self.trains,
+                )
             )
-            self.session.diagnostics = tuple(dict.fromkeys([*self.session.diagnostics, *found]))
         setting = replace(
             setting,
             limits=agree_on_limits(limits),
@@ -221,14 +287,6 @@ class _PolicyPartitioner(CustomPartitionerFn):
             i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)
         }
         return pair.partition.forward, pair.partition.backward
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyPartitioner:
-        """Stay one object: Inductor copies its configuration, and the graph it compiles belongs to this session."""
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the identity: Inductor hashes its configuration, and must not drag the model into that."""
-        return tuple, (self.uuid(),)
 
     def uuid(self) -> Any:
         """Identify this partitioner to Inductor's caches: no two policies or plans ever share a compiled graph.
@@ -264,11 +322,15 @@ def _device_of(gm: fx.GraphModule) -> torch.device:
 
 
 def _counted(
-    compiled: Callable[..., Any], session: Session, partitioner: _PolicyPartitioner
+    compiled: Callable[..., Any],
+    session: Session,
+    partitioner: _PolicyPartitioner,
+    parameters: Sequence[int],
 ) -> Callable[..., Any]:
-    """Tell the session when this graph runs forward and when its backward begins."""
+    """Tell the session when this graph runs forward, with which ``parameters``, and when its backward begins."""
 
     def run(*args: Any) -> Any:
+        session.parameters.note_call(args, parameters)
         graph = partitioner.graph
         if graph is None:
             return compiled(*args)
@@ -291,6 +353,12 @@ def _in_backward() -> bool:
 
 
 def _model_names(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> ModelNames:
-    reason = getattr(gm, "compile_subgraph_reason", None)
-    session.partial = session.partial or bool(getattr(reason, "graph_break", False))
+    broken = graph_break_of(gm)
+    if broken is not None:
+        session.partial = True
+        session.graph_breaks[broken] = None
     return locate_graph(gm, example_inputs, session.options.root(), partial=session.partial)
+
+
+# torch loads this module when it looks the back end up: a run of which nothing is captured has a report, too.
+report_at_exit()

@@ -32,6 +32,7 @@ from offload_runtime.graph.joint import ModelNames
 from offload_runtime.passes.partition import copy_graph
 from offload_runtime.passes.pipeline import JointInputs
 from offload_runtime.runtime.accelerator_calls import ACCELERATOR_CALLS, accelerator_operators
+from offload_runtime.runtime.eager_parts import is_broken_off, root_frame
 from offload_runtime.runtime.graph_names import locate_graph
 
 __all__ = ["CapturedGraph", "as_fake", "capture_joint_graphs", "fake_module"]
@@ -142,11 +143,10 @@ class _Collector:
         self.graphs: list[CapturedGraph] = []
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        reason = getattr(gm, "compile_subgraph_reason", None)
-        self.partial = self.partial or bool(getattr(reason, "graph_break", False))
+        self.partial = self.partial or is_broken_off(gm)
         if self.accelerator:
             _call_as_on_accelerator(gm)
-        is_last = not self.is_whole_call and not self.partial and _is_whole_forward(reason, self.module)
+        is_last = not self.is_whole_call and not self.partial and _is_whole_forward(gm, self.module)
         names = locate_graph(gm, example_inputs, self.module, partial=self.partial)
         partitioner = _KeepJoint(self, names, is_last)
         if self.mode == "inductor":
@@ -171,18 +171,18 @@ def _run_as_it_is(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: A
     return boxed_nop(gm, list(example_inputs))
 
 
-def _is_whole_forward(reason: object, module: nn.Module) -> bool:
+def _is_whole_forward(gm: fx.GraphModule, module: nn.Module) -> bool:
     """Whether Dynamo traced the forward of ``module`` itself from its begin to its return, and no hook follows it.
 
     What goes on after a graph break, or begins within a frame that Dynamo left alone, has another code at its root.
     """
-    stack = getattr(reason, "user_stack", None)
+    root = root_frame(gm)
     code = getattr(module.forward, "__code__", None)
-    if not stack or code is None or getattr(reason, "graph_break", True):
+    if root is None or code is None:
         return False
     if module._forward_hooks or torch.nn.modules.module._global_forward_hooks:
         return False
-    root, lines = stack[0], {line for _, _, line in code.co_lines()}
+    lines = {line for _, _, line in code.co_lines()}
     return (root.filename, root.name) == (code.co_filename, code.co_name) and root.lineno in lines
 
 

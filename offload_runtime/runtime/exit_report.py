@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from offload_runtime.record import Report
+from offload_runtime.runtime.model_report import nothing_captured, report_of_session
 from offload_runtime.runtime.session import living_sessions
 
 __all__ = ["report_at_exit"]
@@ -33,7 +34,7 @@ def report_at_exit() -> None:
 def _write(target: str, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked worker: the report is its parent's
-    reports = [session.report() for session in living_sessions() if session.graphs]
+    reports = [report_of_session(session) for session in living_sessions() if session.graphs]
     text = render_reports(reports, as_json=target.endswith(".json"))
     if target == "-":
         sys.stderr.write(text)
@@ -42,7 +43,9 @@ def _write(target: str, pid: int) -> None:
 
 
 def render_reports(reports: list[Report], *, as_json: bool) -> str:
-    """Return the reports as text, or as one line of JSON each."""
+    """Return the reports as text, or as one line of JSON each; where there are none, the finding that says so."""
     if as_json:
-        return "".join(json.dumps(dataclasses.asdict(report), sort_keys=True) + "\n" for report in reports)
-    return "".join(f"{report}\n" for report in reports) or "no graph was compiled with the offload back end\n"
+        lines: list[dict[str, object]] = [dataclasses.asdict(report) for report in reports]
+        lines = lines or [{"graphs": [], "diagnostics": [dataclasses.asdict(nothing_captured())]}]
+        return "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    return "".join(f"{report}\n" for report in reports) or f"{nothing_captured()}\n"

@@ -6,10 +6,9 @@ import itertools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,9 +19,11 @@ from offload_runtime.offload_plan import TransferSource, Variant
 from offload_runtime.passes.pipeline import RewrittenPair
 from offload_runtime.record import GraphReport, LayerRow, Report
 from offload_runtime.runtime.arena import Reservation
-from offload_runtime.runtime.compiled import options_within
+from offload_runtime.runtime.eager_parts import num_recompile_limits
 from offload_runtime.runtime.engines import get_arena
+from offload_runtime.runtime.given_options import GivenOptions
 from offload_runtime.runtime.options import BackendOptions
+from offload_runtime.runtime.read_parameters import ReadParameters
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
 from offload_runtime.runtime.transfer import (
     EngineSnapshot,
@@ -40,7 +41,6 @@ __all__ = [
     "graph_report",
     "living_sessions",
     "remember_session",
-    "report",
     "unwrap_error",
 ]
 
@@ -71,30 +71,20 @@ class Session:
     """
 
     options: BackendOptions
-    given: InitVar[Mapping[str, Any] | None]
+    given: GivenOptions
     id: int = field(default_factory=lambda: next(_session_ids))
     graphs: list[CompiledGraph] = field(default_factory=list)
+    parameters: ReadParameters = field(default_factory=ReadParameters)
+    graph_breaks: dict[str, None] = field(default_factory=dict)
     partial: bool = False
     step: int = 0
     saw_backward: bool = False
     judged: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
     _before: dict[str, TransferStats] | None = None
-    _parameters: dict[int, weakref.ref[torch.nn.Parameter]] = field(default_factory=dict)
+    _recompile_limits: int = field(default_factory=num_recompile_limits)
     _checker: SimulatedEngine | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self, given: Mapping[str, Any] | None) -> None:
-        self._given, self._given_id = _without_model(given), id(given)
-
-    def was_given(self, options: Mapping[str, Any] | None) -> bool:
-        """Whether this session was made for these options; an identity alone may have been recycled."""
-        model = (options or {}).get("model")
-        return self._given == _without_model(options) and self.options.root() is model
-
-    def compiled_for(self, model: torch.nn.Module) -> bool:
-        """Whether ``model`` is, or holds, what this session's ``torch.compile`` call returned."""
-        return any(self._given_id == id(given) and self.was_given(given) for given in options_within(model))
 
     def register(self, source: TransferSource) -> int:
         """Give the runtime's key for a transfer of the graph that is being compiled."""
@@ -145,18 +135,9 @@ class Session:
         self.judged = False
         return graph
 
-    def note_parameters(self, tensors: Iterable[object]) -> None:
-        """Remember, weakly, which parameters the graphs of this session read: that is whose report it is."""
-        # By identity: tensors compare by value, so that a WeakSet of them cannot work.
-        self._parameters |= {id(t): weakref.ref(t) for t in tensors if isinstance(t, torch.nn.Parameter)}
-
-    def reads_parameters_of(self, model: torch.nn.Module) -> bool:
-        """Whether any parameter of ``model`` is read by a graph of this session."""
-        found = (
-            self._parameters.get(id(parameter), lambda: None)() is parameter
-            for parameter in model.parameters()
-        )
-        return any(found)
+    def note_findings(self, *findings: Diagnostic) -> None:
+        """Add findings to the report, each once."""
+        self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, *findings]))
 
     def on_forward(self, graph: CompiledGraph, planned_bytes: int, *, in_backward: bool = False) -> None:
         """Count a forward that offloads ``planned_bytes``; it begins a new step if a backward came before it.
@@ -185,8 +166,7 @@ class Session:
             message = f"{what}; with use_reentrant=True nothing was saved before for policy {name!r} to move"
             raise RefusedError(Diagnostic("RUN522", "error", message, hint=hint))
         message = f"{what} again; what policy {name!r} moved in forward is thrown away"
-        finding = Diagnostic("RUN523", "warning", message, hint=hint)
-        self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, finding]))
+        self.note_findings(Diagnostic("RUN523", "warning", message, hint=hint))
 
     def engine_for_step(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context to run a forward in: with ``verify``, the first step runs on the checking engine.
@@ -219,7 +199,7 @@ class Session:
         )
         if self.options.variant == "policy":
             findings += judge_moved(self.options.policy.policy, self._planned_bytes())
-        self.diagnostics = tuple(dict.fromkeys([*self.diagnostics, *findings]))
+        self.note_findings(*findings)
         errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
             raise PolicyError(*errors)
@@ -292,8 +272,38 @@ class Session:
             stalls=tuple(sorted(stalls, key=lambda item: -item[1])),
             num_pins=sum(arena.num_pins for arena in arenas),
             numa="; ".join(sorted({str(arena.numa) for arena in arenas})),
-            diagnostics=self.diagnostics,
+            diagnostics=(*self.diagnostics, *self._outside_graphs(), *self._moved_otherwise(transfers)),
         )
+
+    def _moved_otherwise(self, transfers: Iterable[TransferStats]) -> Iterable[Diagnostic]:
+        """Say that a step moved other bytes than were planned."""
+        planned, moved = self._planned_bytes(), sum(item.d2h_bytes for item in transfers)
+        if self.step and planned != moved:
+            message = f"the last step moved {moved} bytes to the host, and {planned} were planned"
+            hint = (
+                "a forward was broken off, or is not over; else a tensor has another size than torch traced: "
+                "please report it with the model"
+            )
+            yield Diagnostic("RUN546", "warning", message, hint=hint)
+
+    def _outside_graphs(self) -> Iterable[Diagnostic]:
+        """Say what torch did not capture: what stands between graphs, and calls that it no longer compiles."""
+        if self.graph_breaks:
+            reasons = list(self.graph_breaks)
+            more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+            message = f"graph breaks split the model: {'; '.join(reasons[:3])}{more}"
+            hint = "what runs between graphs is not offloaded; TORCH_LOGS=graph_breaks shows each"
+            yield Diagnostic("RUN544", "note", message, hint=hint)
+        if num_recompile_limits() > self._recompile_limits:
+            message = (
+                "since the first graph of this report, torch hit its recompile limit in this process: calls that need "
+                "another graph run without one, nothing of them is offloaded, and no step of theirs is counted here"
+            )
+            hint = (
+                "keep shapes steady, or mark what changes with torch._dynamo.mark_dynamic; "
+                "TORCH_LOGS=recompiles says what changed"
+            )
+            yield Diagnostic("RUN545", "warning", message, hint=hint)
 
 
 def graph_report(pair: RewrittenPair, index: int, *, mode: str, variant: Variant) -> GraphReport:
@@ -341,45 +351,17 @@ def _combine(one: TransferStats, other: TransferStats, by: Callable[[float, floa
     )
 
 
-def _without_model(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (options or {}).items() if key != "model"}
-
-
 _sessions: list[weakref.ref[Session]] = []
 
 
 def remember_session(session: Session) -> None:
-    """Make a session known to :func:`report`; the compiled code keeps it alive, not this list."""
+    """Make a session known to reports; the compiled code keeps it alive, not this list."""
     _sessions.append(weakref.ref(session, _sessions.remove))
 
 
 def living_sessions() -> list[Session]:
     """Return the sessions whose compiled code is alive, oldest first."""
     return [session for reference in _sessions if (session := reference()) is not None]
-
-
-def report(model: Any = None) -> Report:
-    """Return the report of a compiled model: of its own ``torch.compile`` call, else the last that read its parameters.
-
-    ``model`` is what ``torch.compile`` returned, or the module it was given; None is the last session.
-    Raises ValueError when nothing of it has been compiled with this backend yet.
-    """
-    sessions = [session for session in reversed(living_sessions()) if session.graphs]
-    if isinstance(model, torch.nn.Module):
-        own = [session for session in sessions if session.compiled_for(model)]
-        sessions = own or [session for session in sessions if session.reads_parameters_of(model)]
-    elif model is not None:
-        raise ValueError(
-            f"a {type(model).__name__} is no module, by whose parameters a report is found: "
-            "report() without an argument is that of the last torch.compile call"
-        )
-    if not sessions:
-        raise ValueError(
-            "no graph of this model has been compiled with the offload backend. Run a forward and backward of what "
-            'torch.compile(model, backend="offload", options={"policy": ...}) returned first. If you did, torch '
-            "captured nothing to offload: fullgraph=True or TORCH_LOGS=graph_breaks says why"
-        )
-    return sessions[0].report()
 
 
 def unwrap_error(error: BaseException) -> OffloadError | None:

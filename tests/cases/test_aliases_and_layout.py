@@ -140,6 +140,15 @@ def test_case_11_a_small_slice_does_not_drag_its_storage_along(name: str, num_by
     assert verdict.moved_bytes == run.report.planned_bytes == num_bytes
 
 
+def test_case_11_strided_slices_that_drag_their_storage_along_say_what_they_read_of_it() -> None:
+    """Every 64th column of 1 MiB is saved, and keeps all of it alive: the whole counts, the whole travels."""
+    columns = lambda h: h[:, ::64].sin()  # noqa: E731  # one of the ways to be inside of `Around`
+    run = assert_exact(lambda: Around(columns, 512), offload_everything(), batches(512, 16))
+    verdict = verdict_of(run, "aten.addmm.default")
+    assert verdict.moved_bytes == verdict.activation.num_bytes == run.report.planned_bytes == 1024 * 1024
+    assert "1 view replayed, which read 16 KiB of the 1 MiB that move" in verdict.reason
+
+
 class Projections(nn.Module):
     """q, k and v are projected from one input."""
 

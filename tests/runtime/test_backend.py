@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import offload_runtime as off
 from offload_runtime.runtime.options import read_options
-from offload_runtime.runtime.session import unwrap_error
+from offload_runtime.runtime.session import living_sessions, unwrap_error
 
 POLICY = {
     "apiVersion": "offload/v1",
@@ -234,15 +234,21 @@ def test_a_model_of_which_torch_captured_nothing_is_told_how_to_see_why() -> Non
         off.report(compiled)
 
 
-def test_a_model_dies_with_its_last_reference() -> None:
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+def test_a_model_and_its_session_die_with_their_last_reference(mode: str) -> None:
+    gc.collect()
+    before = living_sessions()
     model = perceptron()
-    compiled = torch.compile(model, backend="offload", options={"policy": POLICY, "model": model})
+    compiled = torch.compile(
+        model, backend="offload", options={"policy": POLICY, "model": model, "mode": mode}
+    )
     run(model, compiled, torch.randn(8, 16))
     gone = weakref.ref(model)
     del model, compiled
     torch._dynamo.reset()
     gc.collect()
     assert gone() is None
+    assert living_sessions() == before
 
 
 def test_the_first_step_is_checked_where_verify_asks_for_it() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx as inductor
 from torch._inductor import config as inductor_config
 
-from tests.cases.training import assert_exact, offload_everything
+from tests.cases.training import assert_exact, compiled, offload_everything, policy_of
 
 
 class Convolved(nn.Module):
@@ -42,3 +45,28 @@ def test_activations_of_convolutions_come_back_with_equal_bits(layout: torch.mem
     assert {verdict.activation.layout for verdict in convolved} == {
         "contiguous" if is_contiguous else "dense"
     }
+
+
+@inductor_config.patch(fx_graph_cache=False)
+@functorch_config.patch(enable_autograd_cache=False)
+def test_the_layout_setting_is_of_the_graphs_with_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and the backward that is compiled later have it; what is compiled between and after does not."""
+    seen: list[bool] = []
+    original = inductor.compile_fx_inner
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        seen.append(inductor_config.layout_optimization)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(inductor, "compile_fx_inner", note)
+    usual = inductor_config.layout_optimization
+    torch._dynamo.reset()
+    image = torch.randn(2, 3, 16, 16)
+    outputs = [
+        compiled(Convolved(), policy, mode="inductor")(image)
+        for policy in (offload_everything(), policy_of(default="save"))
+    ]
+    assert inductor_config.layout_optimization == usual
+    sum(output.sum() for output in outputs).backward()
+    assert sorted(seen) == sorted([False, usual, False, usual])
+    assert inductor_config.layout_optimization == usual

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from offload_runtime.compiler import load_policy
 from offload_runtime.errors import OffloadError, RefusedError
-from offload_runtime.hardware import hardware_document, load_hardware
+from offload_runtime.hardware import HardwareProfile, hardware_document, load_hardware
 from offload_runtime.policy import Limits, Policy
 from offload_runtime.runtime.backend import offload_backend
-from offload_runtime.runtime.session import report, unwrap_error
+from offload_runtime.runtime.model_report import report
+from offload_runtime.runtime.session import unwrap_error
 from offload_runtime.runtime.setting import (
     AUTO_MARGIN,
     limits_left,
@@ -26,6 +27,7 @@ from offload_runtime.runtime.setting import (
 
 CPU = torch.device("cpu")
 H200 = load_hardware("h200-pcie5")
+A100 = load_hardware("a100-pcie4")
 
 
 def policy(**schedule: Any) -> Policy:
@@ -126,8 +128,23 @@ def test_auto_on_a_device_counts_what_is_free_and_what_this_process_has_reserved
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
     resolved = resolve_limits(Limits(device_peak="auto"), torch.device("cuda", 0), None)
     assert resolved.device_peak == int(75 * 2**30 * 0.94)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "profile", "capacity_bytes"),
+    [(0.5, None, 70 * 2**30), (0.5, A100, 70 * 2**30), (1.0, A100, A100.device_memory_bytes)],
+)
+def test_auto_is_no_more_than_a_cap_on_the_process_or_the_memory_of_the_profile(
+    fraction: float, profile: HardwareProfile | None, capacity_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (140 * 2**30, 140 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
+    resolved = resolve_limits(Limits(device_peak="auto"), torch.device("cuda", 0), profile)
+    assert resolved.device_peak == int(capacity_bytes * (1 - AUTO_MARGIN))
 
 
 def test_graphs_of_one_model_share_a_budget() -> None:
