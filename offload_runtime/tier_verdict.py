@@ -28,8 +28,8 @@ def arithmetic_verdict(arithmetic: OffloadArithmetic) -> str:
         return f"{sentence}, and all that can leave is not enough"
     # Everything can leave, so what stands in the way is the host.
     least = min(option.host_bytes for option in arithmetic.options)
-    limit = arithmetic.host_limit_bytes or 0
-    return f"{sentence}, and the host has too little memory: {format_size_short(least)} of {format_size_short(limit)}"
+    host = format_size_short(arithmetic.host_limit_bytes or 0)
+    return f"{sentence}, and the host has too little memory: {format_size_short(least)} of {host}"
 
 
 def _chosen(choice: Option) -> str:

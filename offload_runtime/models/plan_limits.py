@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.hardware import HardwareProfile
@@ -10,6 +14,7 @@ from offload_runtime.models.plan_result import HostForecast, ResidentBytes, Step
 from offload_runtime.models.planned_model import PlannedModel
 from offload_runtime.policy import Limits
 from offload_runtime.runtime.arena import round_to_alignment
+from offload_runtime.runtime.setting import resolve_limits
 from offload_runtime.runtime.slab import round_to_pages
 from offload_runtime.units import format_size_short
 
@@ -17,10 +22,17 @@ __all__ = [
     "host_forecast",
     "judge_offloads",
     "judge_target",
+    "limits_in_bytes",
     "refuse_host_overflow",
     "refuse_optimizer_step",
     "refuse_several_graphs",
 ]
+
+
+def limits_in_bytes(policy: CompiledPolicy, hardware: HardwareProfile) -> Limits:
+    """Return the policy's limits in bytes; what it leaves open on the host is the profile's."""
+    limits = resolve_limits(policy.policy.limits, torch.device("cpu"), hardware)
+    return limits if limits.host is not None else replace(limits, host=hardware.host_limit_bytes)
 
 
 def refuse_several_graphs(policy: CompiledPolicy, limits: Limits, num_graphs: int) -> None:

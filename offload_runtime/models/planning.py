@@ -8,28 +8,26 @@ Nothing is computed; no device and no weights are needed. The plan is the one th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
+from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
-from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.optimizer_step import (
-    accumulation_ms,
     optimizer_step_bytes,
-    optimizer_step_ms,
     resident_bytes,
 )
+from offload_runtime.models.plan_arithmetic import arithmetic_of
+from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.plan_limits import (
     host_forecast,
     judge_offloads,
     judge_target,
+    limits_in_bytes,
     refuse_host_overflow,
     refuse_optimizer_step,
     refuse_several_graphs,
@@ -40,12 +38,8 @@ from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.traced_model import TracedModel, trace_request
 from offload_runtime.offload_plan import OffloadPlan, TensorVerdict
 from offload_runtime.planning import window_bound
-from offload_runtime.planning.limits import Infeasible
 from offload_runtime.policy import Limits
 from offload_runtime.runtime.options import refuse_unsupported
-from offload_runtime.runtime.setting import resolve_limits
-from offload_runtime.tiers import DeviceDemand, OffloadArithmetic, TrainingShape, offload_arithmetic
-from offload_runtime.training_state import DTYPE_BYTES
 
 __all__ = [
     "Baseline",
@@ -67,41 +61,6 @@ _NO_POLICY = {
     "name": "baseline",
     "activations": {"default": "auto"},
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Baseline:
-    """A traced model on a hardware profile, and what is predicted of it without a policy.
-
-    Without ``view_replay`` plans are those of an offloader that knows of no views; a run always replays them.
-    ``optimizer_is_given``: the caller named it, and it is not merely the model's default.
-    """
-
-    traced: TracedModel
-    hardware: HardwareProfile
-    optimizer: str
-    resident: ResidentBytes
-    planned: PlannedModel
-    forecast: StepForecast
-    window: WindowForecast
-    view_replay: bool = True
-    optimizer_is_given: bool = True
-
-    @property
-    def optimizer_step_bytes(self) -> int:
-        """Device bytes of the optimizer's step."""
-        return optimizer_step_bytes(self.resident, self.optimizer)
-
-    @property
-    def optimizer_ms(self) -> float:
-        """What a step takes beside forward and backward: adding gradients up, and the optimizer's step."""
-        trainable, number = self.resident.gradients, self.traced.model.gradient_accumulation_steps
-        adding_ms = accumulation_ms(number, trainable, self.hardware)
-        return adding_ms + optimizer_step_ms(self.optimizer, trainable, self.hardware)
-
-    def whole_step_ms(self, step_ms: float) -> float:
-        """Return what a step takes whose forward and backward of one batch take ``step_ms``."""
-        return self.traced.model.gradient_accumulation_steps * step_ms + self.optimizer_ms
 
 
 def plan_model(
@@ -172,7 +131,7 @@ def plan(
     profile = hardware if isinstance(hardware, HardwareProfile) else load_hardware(hardware)
     refuse_unsupported(compiled.policy, joint.mode, profile)
     resident = _resident(joint, profile)
-    limits = _limits(compiled, profile)
+    limits = limits_in_bytes(compiled, profile)
     refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer)
     planned = plan_graphs(
         joint, compiled, variant="policy", limits=limits, hardware=profile, resident=resident
@@ -212,7 +171,7 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_rep
 def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     """Plan the model of ``baseline`` under ``policy``. Raises as `plan_model` does."""
     traced, hardware = baseline.traced, baseline.hardware
-    limits = _limits(policy, hardware)
+    limits = limits_in_bytes(policy, hardware)
     refuse_several_graphs(policy, limits, len(traced.graphs))
     refuse_optimizer_step(policy, limits, baseline.resident, baseline.optimizer)
     planned = plan_graphs(
@@ -320,12 +279,6 @@ def _verdicts_that_matter(baseline: PlannedModel, planned: PlannedModel) -> tupl
     return tuple(verdicts)
 
 
-def _limits(policy: CompiledPolicy, hardware: HardwareProfile) -> Limits:
-    """Return the policy's limits in bytes; what it leaves open on the host is the profile's."""
-    limits = resolve_limits(policy.policy.limits, torch.device("cpu"), hardware)
-    return limits if limits.host is not None else replace(limits, host=hardware.host_limit_bytes)
-
-
 def _judge(policy: CompiledPolicy, planned: PlannedModel) -> tuple[Diagnostic, ...]:
     """Judge rules over all graphs; raises PolicyError where one does nothing that has to."""
     activations = [activation for pair in planned.pairs for activation in pair.judged_activations]
@@ -361,48 +314,3 @@ def _optimality(planned: PlannedModel) -> tuple[float | None, float | None]:
     if others or first is None or not first.bound_bytes:
         return None, None
     return None, max(0.0, planned.links[0].simulation.peak_bytes / first.bound_bytes - 1)
-
-
-def arithmetic_of(
-    baseline: Baseline, policy: CompiledPolicy, *, refusal: RefusedError | None = None
-) -> OffloadArithmetic | None:
-    """Work out by hand what `plan --why` prints, within the limits of ``policy``.
-
-    ``refusal`` is that of its plan: where it names a floor, no fate of activations gets below. None for parameters of a
-    type that the arithmetic does not know.
-    """
-    model, forecast = baseline.traced.model, baseline.forecast
-    if model.dtype not in DTYPE_BYTES or not model.num_parameters:
-        return None
-    saved = sum(
-        item.num_bytes
-        for pair in baseline.planned.pairs
-        for item in (pair.selected.traced.trace.items if pair.selected.traced is not None else ())
-    )
-    trained = sum(parameter.numel() for parameter in model.module.parameters() if parameter.requires_grad)
-    shape = TrainingShape(
-        num_parameters=model.num_parameters,
-        num_trained=trained,
-        parameter_dtype=model.dtype,
-        optimizer=algorithm_of(baseline.optimizer),
-        master_weights=False,
-        step_ms=forecast.step_ms or None,
-        activation_bytes=saved,
-    )
-    return offload_arithmetic(baseline.hardware, shape, _demand(baseline, policy, refusal))
-
-
-def _demand(baseline: Baseline, policy: CompiledPolicy, refusal: RefusedError | None) -> DeviceDemand:
-    limits, capacity = _limits(policy, baseline.hardware), baseline.hardware.device_memory_bytes
-    limit, name = capacity, "device.memory"
-    if isinstance(limits.device_peak, int) and limits.device_peak < capacity:
-        limit, name = limits.device_peak, "limits.device_peak"
-    cause = None if refusal is None else refusal.__cause__
-    floor = cause.floor_bytes if isinstance(cause, Infeasible) else 0
-    return DeviceDemand(
-        limit_bytes=limit,
-        limit_name=name,
-        peak_bytes=baseline.forecast.peak_device_bytes,
-        floor_bytes=max(floor, baseline.optimizer_step_bytes),
-        host_limit_bytes=limits.host,
-    )

@@ -76,6 +76,7 @@ def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
         "optimizer_state",
         "batch",
         "workspace",
+        "accumulated_gradients",
     }
     assert data["peak_at"]["words"].startswith(data["peak_at"]["side"])
     assert data["optimality_gap"] is None  # nothing was optimised

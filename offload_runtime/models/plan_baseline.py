@@ -1,0 +1,48 @@
+"""A traced model on a hardware profile, and what is predicted of it without a policy: what plans are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.optimizer_step import accumulation_ms, optimizer_step_bytes, optimizer_step_ms
+from offload_runtime.models.plan_result import ResidentBytes, StepForecast, WindowForecast
+from offload_runtime.models.planned_model import PlannedModel
+from offload_runtime.models.traced_model import TracedModel
+
+__all__ = ["Baseline"]
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A traced model on a hardware profile, and what is predicted of it without a policy.
+
+    Without ``view_replay`` plans are those of an offloader that knows of no views; a run always replays them.
+    ``optimizer_is_given``: the caller named it, and it is not merely the model's default.
+    """
+
+    traced: TracedModel
+    hardware: HardwareProfile
+    optimizer: str
+    resident: ResidentBytes
+    planned: PlannedModel
+    forecast: StepForecast
+    window: WindowForecast
+    view_replay: bool = True
+    optimizer_is_given: bool = True
+
+    @property
+    def optimizer_step_bytes(self) -> int:
+        """Device bytes of the optimizer's step."""
+        return optimizer_step_bytes(self.resident, self.optimizer)
+
+    @property
+    def optimizer_ms(self) -> float:
+        """What a step takes beside forward and backward: adding gradients up, and the optimizer's step."""
+        trainable, number = self.resident.gradients, self.traced.model.gradient_accumulation_steps
+        adding_ms = accumulation_ms(number, trainable, self.hardware)
+        return adding_ms + optimizer_step_ms(self.optimizer, trainable, self.hardware)
+
+    def whole_step_ms(self, step_ms: float) -> float:
+        """Return what a step takes whose forward and backward of one batch take ``step_ms``."""
+        return self.traced.model.gradient_accumulation_steps * step_ms + self.optimizer_ms
