@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
 from torch._inductor import config as inductor_config
@@ -52,11 +54,10 @@ def test_activations_of_convolutions_come_back_with_equal_bits(layout: torch.mem
 def test_the_layout_setting_is_of_the_graphs_with_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and the backward that is compiled later have it; what is compiled between and after does not."""
     seen: list[bool] = []
-    original = inductor.compile_fx_inner
 
-    def note(*args: Any, **kwargs: Any) -> Any:
+    def note(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         seen.append(inductor_config.layout_optimization)
-        return original(*args, **kwargs)
+        return boxed_nop(gm, list(example_inputs))
 
     monkeypatch.setattr(inductor, "compile_fx_inner", note)
     usual = inductor_config.layout_optimization
