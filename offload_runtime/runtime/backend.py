@@ -1,7 +1,8 @@
 """The ``torch.compile`` back end: ``torch.compile(model, backend="offload", options={"policy": ...})``.
 
 Both modes hand AOTAutograd one and the same partitioner, which applies the policy: mode ``graph`` runs the rewritten FX
-graphs as they are, mode ``inductor`` compiles them. The only module that names torch's private entry points for a run: ``aot_autograd`` and ``boxed_nop`` of
+graphs as they are, mode ``inductor`` compiles them. The only module that names torch's
+private entry points for a run: ``aot_autograd`` and ``boxed_nop`` of
 ``torch._dynamo.backends``, ``torch._inductor.compile_fx``, ``config`` and ``custom_partitioner_fn``,
 ``torch._functorch.config``, ``torch._guards``, ``torch._C._current_graph_task_id``; all are present in torch 2.11 and
 2.13.

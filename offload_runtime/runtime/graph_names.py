@@ -1,8 +1,8 @@
 """Where in its model a Dynamo graph stands, told by whose parameters it reads: the same for a capture and for a run.
 
 Dynamo names a graph's modules from the frame that it compiles. Where it compiles a whole model that is the model; after
-a graph break inside of a module, it is that module. The only module that names ``_dynamo_source``, present in torch 2.11
-and 2.13; where it is missing, nothing is located.
+a graph break inside of a module, it is that module. The only module that names ``_dynamo_source``, present in torch
+2.11 and 2.13; where it is missing, nothing is located.
 """
 
 from __future__ import annotations
