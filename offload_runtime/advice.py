@@ -13,13 +13,11 @@ from typing import Literal
 
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
 from offload_runtime.advice_diagnosis import diagnosis_summary, is_slow, open_checks
+from offload_runtime.advice_systems import carried_out_by, system_summary
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
-from offload_runtime.export.target import TargetMechanism
-from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
-from offload_runtime.predicates import evaluate
-from offload_runtime.state_facts import limit_bytes, offloaded_shares, sharding_of
+from offload_runtime.state_facts import MIB, limit_bytes, offloaded_shares, planned_limit, sharding_of
 from offload_runtime.tier_lines import ArithmeticSection
 from offload_runtime.units import format_size_short
 
@@ -44,6 +42,7 @@ class Advice:
 
     ``missing`` are facts that the conclusion hangs on, ``lowers`` what would make the training fit where no policy
     does; ``refusal`` is that as a finding. ``order`` is empty where nothing has to leave or nothing is known.
+    ``device_peak_bytes`` is the limit to plan under where that is less than what ``auto`` leaves of the device.
     """
 
     conclusion: Conclusion
@@ -53,6 +52,7 @@ class Advice:
     lowers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     refusal: Diagnostic | None = None
+    device_peak_bytes: int | None = None
 
 
 def advise(result: FactsResult) -> Advice:
@@ -64,7 +64,7 @@ def advise(result: FactsResult) -> Advice:
     missing = tuple(name for name in checks if result.sheet.get(name) is None)
     if found.conclusion == "unknown":
         # What became slow is running: whether it fits is not the question.
-        system = _system_summary(result.sheet)
+        system = system_summary(result.sheet)
         return replace(
             found,
             summary=" ".join(filter(None, (diagnosis_summary(result.sheet), system))),
@@ -96,53 +96,9 @@ def _about_memory(result: FactsResult) -> Advice:
         return _overflow(result, sections)
     missing = _missing(result)
     hangs = f"hether a step fits hangs on {', '.join(missing)}."
-    system = _system_summary(sheet)
+    system = system_summary(sheet)
     summary = f"{system} W{hangs}" if system is not None else f"Nothing can be said yet: w{hangs}"
     return Advice("unknown", summary, (), sections, missing=missing)
-
-
-def _system_summary(sheet: FactSheet) -> str | None:
-    """Say which of its mechanisms the system that trains can use in this run; None where it is none that is known."""
-    target = sheet.get("framework")
-    if target not in EXPORT_TARGETS:
-        return None
-    known = load_target(str(target))
-    is_on = [mechanism for mechanism in known.mechanisms if mechanism.moves in _offloaded(sheet)]
-    usable = [m for m in known.mechanisms if m not in is_on and _usable(m, sheet) is not False]
-    refused = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is False]
-    summary = f"{known.title} has for this run: {' or '.join(_named(m, sheet) for m in usable) or 'nothing'}"
-    if is_on:
-        on, more = " and ".join(mechanism.name for mechanism in is_on), "" if usable else "; nothing more"
-        left = f", and besides: {' or '.join(_named(m, sheet) for m in usable)}" if usable else more
-        summary = f"{known.title} has on already: {on}{left}"
-    if refused:
-        summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
-    return f"{summary}."
-
-
-def _offloaded(sheet: FactSheet) -> tuple[str, ...]:
-    """Return the mechanisms that a setting of the run has switched on whole."""
-    named = ("optimizer_offload", "optimizer_state"), ("parameter_offload", "parameters")
-    fraction = sheet.number("offload_fraction")
-    whole = fraction is None or fraction >= 1
-    return tuple(
-        moves
-        for fact, moves in (*named, ("gradient_offload", "gradients"))
-        if sheet.get(fact) is True and (whole or moves != "optimizer_state")
-    )
-
-
-def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
-    return True if mechanism.when is None else evaluate(mechanism.when, sheet.values)
-
-
-def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
-    settled = mechanism.when is not None and _usable(mechanism, sheet) is True
-    return (
-        mechanism.name
-        if settled or mechanism.needs is None
-        else f"{mechanism.name} (needs {mechanism.needs})"
-    )
 
 
 def _fitting_summary(result: FactsResult) -> str:
@@ -159,13 +115,14 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
     sheet = result.sheet
     if sheet.get("resident_fits") is None:
         missing = _missing(result, "resident_bytes", "gpu_total_bytes")
-        system = _system_summary(sheet)
+        system = system_summary(sheet)
         summary = (
             f"The step does not fit. {f'{system} ' if system else ''}Whether activations or the optimizer's state "
             f"have to leave first hangs on {', '.join(missing)}."
         )
         return Advice("unknown", summary, (), sections, missing=missing)
-    order = (_activations(result), *_state_steps(result))
+    if sheet.get("fits") is True:
+        return _unpredicted(result, sections)
     peak, resident, floor = (sheet.size(f"{name}_bytes") for name in ("peak", "resident", "floor"))
     capacity = sheet.size("gpu_total_bytes")
     parts = ["Offload and recompute activations"]
@@ -177,29 +134,56 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         parts.append(f"and can be brought down to {format_size_short(floor)}")
     head, *rest = parts
     summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
-    if sheet.get("fits") is True:
-        summary += (
-            " The step was predicted to fit and ran out of memory: look for other processes on the device, "
-            "fragmentation, or another shape than the one that was predicted."
-        )
-    system = _system_summary(sheet)
+    return _about_activations(result, summary, sections)
+
+
+def _about_activations(
+    result: FactsResult, summary: str, sections: tuple[ArithmeticSection, ...], limit: int | None = None
+) -> Advice:
+    system = system_summary(result.sheet)
     summary += f" {system}" if system is not None else ""
-    unsure = () if sheet.get("floor_fits") is not None else ("floor_bytes",)
-    return Advice("activations", summary, order, sections, missing=unsure)
+    unsure = () if result.sheet.get("floor_fits") is not None else ("floor_bytes",)
+    order = (_activations(result), *_state_steps(result))
+    return Advice("activations", summary, order, sections, missing=unsure, device_peak_bytes=limit)
+
+
+def _unpredicted(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
+    """The step was predicted to fit, and ran out of memory: say what to look for, and how far to plan below that."""
+    sheet = result.sheet
+    peak, capacity, limit = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes"), planned_limit(sheet)
+    numbers = ""
+    if peak is not None and capacity is not None:
+        numbers = f", {format_size_short(peak)} of {format_size_short(capacity)},"
+    summary = (
+        f"The step was predicted to fit{numbers} and ran out of memory: look for other processes on the device, "
+        "fragmentation, or another shape than the one that was predicted."
+    )
+    if peak is None or limit is None:
+        return _about_activations(result, summary, sections)
+    if limit >= peak:
+        summary += (
+            f" The peak of {format_size_short(peak)} is also the floor: no policy on activations lowers it."
+        )
+        return Advice("unknown", summary, (), sections)
+    summary += (
+        f" If it stays, offload and recompute activations under limits.device_peak={limit // MIB}MiB, as far below "
+        "the predicted peak as a run needs that takes more than was predicted."
+    )
+    return _about_activations(result, summary, sections, limit)
 
 
 def _activations(result: FactsResult) -> Step:
     sheet = result.sheet
-    by = _carried_out_by(
+    by = carried_out_by(
         "activations", sheet, "this package: the policy fit, planned under limits.device_peak"
     )
     if sheet.get("floor_fits") is False or sheet.get("resident_fits") is False:
         why = "they come on top of the state; offloading and recomputing them is not enough by itself"
         return Step("activations", sheet.size("activation_bytes"), why, by)
     needed = None
-    peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
-    if peak is not None and capacity is not None:
-        needed = max(0, peak - limit_bytes(capacity))
+    peak, limit = sheet.size("peak_bytes"), planned_limit(sheet)
+    if peak is not None and limit is not None:
+        needed = max(0, peak - limit)
     window = sheet.size("window_bytes")
     why = "they are what does not fit, and the state beside them does"
     if needed is not None and window is not None:
@@ -214,44 +198,32 @@ def _activations(result: FactsResult) -> Step:
     return Step("activations", saved, why, by)
 
 
-def _carried_out_by(moves: str, sheet: FactSheet, otherwise: str) -> str:
-    """Say what moves it in this run: mechanisms of the system that trains, where that is one that is known."""
-    target = sheet.get("framework")
-    if target not in EXPORT_TARGETS:
-        return otherwise
-    known = load_target(str(target))
-    usable = [m for m in known.mechanisms if m.moves == moves and _usable(m, sheet) is not False]
-    if not usable:
-        return f"nothing that {known.title} has for this run"
-    return f"{known.title}: {' or '.join(_named(mechanism, sheet) for mechanism in usable)} (offload export)"
-
-
 def _state_steps(result: FactsResult) -> tuple[Step, ...]:
     """State in the order of size by use: what is large and rarely touched goes first."""
     sheet = result.sheet
     elsewhere = "another system (offload export); this package checks the section and refuses to apply it"
 
-    def carried_out_by(moves: str) -> str:
-        return _carried_out_by(moves, sheet, elsewhere)
+    def by_whom(moves: str) -> str:
+        return carried_out_by(moves, sheet, elsewhere)
 
     steps = (
         Step(
             "optimizer_state",
             sheet.size("optimizer_state_bytes"),
             "touched once in a step, which frees most for what is moved: gradients down, updated parameters up",
-            carried_out_by("optimizer_state"),
+            by_whom("optimizer_state"),
         ),
         Step(
             "gradients",
             sheet.size("gradient_bytes"),
             "born layer by layer in backward, they leave as they come",
-            carried_out_by("gradients"),
+            by_whom("gradients"),
         ),
         Step(
             "parameters",
             sheet.size("parameter_bytes"),
             "needed in forward and again in backward: most traffic for what is freed",
-            carried_out_by("parameters"),
+            by_whom("parameters"),
         ),
     )
     is_off = {kind for kind, share in offloaded_shares(sheet).items() if share >= 1}

@@ -14,6 +14,7 @@ from offload_runtime.state_facts import (
     TrainedState,
     limit_bytes,
     offloaded_shares,
+    planned_limit,
     sharding_of,
     trained_state,
 )
@@ -144,11 +145,15 @@ def _step_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
     if estimate is not None and estimate.step_bytes:
         parts = " + ".join(f"{format_size_short(p.num_bytes)} {p.what}" for p in estimate.step_parts)
         yield _size_line("the optimizer's step", parts, estimate.step_bytes, "activations are gone by then")
-    if peak is not None and capacity is not None and peak > limit_bytes(capacity):
-        spelled = f"{format_size_short(peak)} less 94 % of {format_size_short(capacity)}"
-        yield _size_line(
-            "has to go", spelled, peak - limit_bytes(capacity), "6 % are left, as device_peak: auto does"
-        )
+    limit = planned_limit(sheet)
+    if peak is not None and capacity is not None and limit is not None and peak > limit:
+        if limit == limit_bytes(capacity):
+            spelled = f"{format_size_short(peak)} less 94 % of {format_size_short(capacity)}"
+            source = "6 % are left, as device_peak: auto does"
+        else:
+            spelled = f"{format_size_short(peak)} less a limit of {format_size_short(limit)}"
+            source = "the run took more than was predicted, and 6 % are left"
+        yield _size_line("has to go", spelled, peak - limit, source)
 
 
 def _leaving_lines(result: FactsResult) -> Iterator[ArithmeticLine]:

@@ -25,11 +25,13 @@ from offload_runtime.training_state import (
 
 __all__ = [
     "DEVICE_SHARE",
+    "MIB",
     "TrainedState",
     "derived",
     "device_bytes_of",
     "limit_bytes",
     "offloaded_shares",
+    "planned_limit",
     "sharding_of",
     "trained_state",
 ]
@@ -37,6 +39,7 @@ __all__ = [
 DEVICE_SHARE = 0.94
 """Share of device memory that a plan may take: what `device_peak: auto` leaves for fragmentation and libraries."""
 
+MIB = 1 << 20
 _ARITHMETIC = "arithmetic"
 _SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 
@@ -83,6 +86,22 @@ def derived(sheet: FactSheet) -> FactSheet:
 def limit_bytes(capacity_bytes: int) -> int:
     """Return what a plan may take of a device: what `device_peak: auto` leaves."""
     return int(capacity_bytes * DEVICE_SHARE)
+
+
+def planned_limit(sheet: FactSheet) -> int | None:
+    """Return the peak, in bytes, that a plan for this run should keep to; None where the device is not known.
+
+    That is what ``auto`` leaves. A run that was predicted to fit and overflowed takes more than was predicted: by what
+    the prediction left free, at least, and as much less a plan may take, in whole MiB; not less than stays in any plan.
+    """
+    capacity, peak = sheet.size("gpu_total_bytes"), sheet.size("peak_bytes")
+    if capacity is None:
+        return None
+    limit = limit_bytes(capacity)
+    if peak is None or sheet.get("fits") is not True or sheet.get("out_of_memory") is not True:
+        return limit
+    least = max(sheet.size("floor_bytes") or 0, sheet.size("resident_bytes") or 0)
+    return max((limit - (capacity - peak)) // MIB, -(-least // MIB)) * MIB
 
 
 def offloaded_shares(sheet: FactSheet) -> dict[str, float]:

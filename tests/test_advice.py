@@ -189,13 +189,53 @@ def test_what_has_to_go_is_compared_with_what_leaves_for_free(window_gib: int, w
     assert [step.mechanism for step in others] == ["optimizer_state", "gradients", "parameters"]
 
 
+FITTING: dict[str, Scalar] = {**DEVICE, "peak_bytes": 70 * GIB, "resident_bytes": 20 * GIB}
+
+
 def test_a_measured_overflow_that_was_not_predicted_is_pointed_out() -> None:
-    facts: dict[str, Scalar] = {
-        **DEVICE,
-        "peak_bytes": 70 * GIB,
-        "resident_bytes": 20 * GIB,
-        "out_of_memory": True,
-    }
-    found = advice(facts)
+    found = advice({**FITTING, "out_of_memory": True, "floor_bytes": 30 * GIB})
     assert found.conclusion == "activations"
-    assert "predicted to fit and ran out of memory" in found.summary
+    assert found.summary.startswith("The step was predicted to fit, 70 GiB of 80 GiB, and ran out of memory")
+
+
+@pytest.mark.parametrize(
+    ("facts", "limit_mib", "has_to_go"),
+    [
+        # 10 GiB were missed at least, and 6 % of the device are left: 80 - 10 - 4.8.
+        ({"floor_bytes": 30 * GIB}, 66764, "4.8 GiB have to go"),
+        # Never below what no plan gets under.
+        ({"floor_bytes": 68 * GIB}, 69632, "2 GiB have to go"),
+        ({"resident_bytes": 67 * GIB}, 68608, "3 GiB have to go"),
+    ],
+)
+def test_an_overflow_that_was_not_predicted_is_planned_below_the_predicted_peak(
+    facts: dict[str, Scalar], limit_mib: int, has_to_go: str
+) -> None:
+    found = advice({**FITTING, "window_bytes": 40 * GIB, "out_of_memory": True, **facts})
+    assert found.conclusion == "activations"
+    assert found.device_peak_bytes is not None
+    assert found.device_peak_bytes == limit_mib << 20
+    assert found.device_peak_bytes < 70 * GIB
+    assert f"limits.device_peak={limit_mib}MiB" in found.summary
+    assert has_to_go in found.order[0].why
+    assert "0 B" not in str(found)
+    lines = {line.label: line.value for section in found.sections for line in section.lines}
+    assert lines["has to go"] == pytest.approx((70 * GIB - found.device_peak_bytes) / GIB)
+
+
+def test_an_overflow_whose_predicted_peak_no_policy_lowers_is_not_sent_to_a_plan() -> None:
+    found = advice({**FITTING, "out_of_memory": True, "floor_bytes": 70 * GIB})
+    assert (found.conclusion, found.order, found.device_peak_bytes) == ("unknown", (), None)
+    assert "no policy on activations lowers it" in found.summary
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {**DEVICE, "peak_bytes": 100 * GIB, "resident_bytes": 20 * GIB, "floor_bytes": 40 * GIB},
+        {**FITTING, "out_of_memory": False},
+        {**DEVICE, "out_of_memory": True, "resident_bytes": 20 * GIB},
+    ],
+)
+def test_elsewhere_the_limit_is_what_auto_leaves(facts: dict[str, Scalar]) -> None:
+    assert advice(facts).device_peak_bytes is None

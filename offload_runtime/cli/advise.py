@@ -19,10 +19,8 @@ from offload_runtime.cli.options import format_option
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
 from offload_runtime.skills_catalog import list_skills
-from offload_runtime.state_facts import limit_bytes
+from offload_runtime.state_facts import MIB, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
-
-MIB = 1 << 20
 
 # Systems that do not compile with this back end, and the commands that speak of what it would do.
 _OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
@@ -81,15 +79,15 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     """
     if is_slow(gathered.result.sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
-        yield from _card_commands(gathered, cards[:1])
+        yield from _card_commands(gathered, advice, cards[:1])
     if advice.conclusion == "activations" and gathered.model_arguments:
-        yield _line(gathered, "plan", "fit", *_limits(gathered))
+        yield _line(gathered, "plan", "fit", *_limits(gathered, advice))
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
         hardware = gathered.hardware or "HARDWARE"
         yield f"offload advise --model MODEL --hardware {shlex.quote(hardware)}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
-        yield _line(gathered, "plan", "fit", "--why", *_limits(gathered))
-    yield from _card_commands(gathered, cards)
+        yield _line(gathered, "plan", "fit", "--why", *_limits(gathered, advice))
+    yield from _card_commands(gathered, advice, cards)
 
 
 def _once_each(lines: Iterator[str]) -> Iterator[str]:
@@ -103,22 +101,23 @@ def _once_each(lines: Iterator[str]) -> Iterator[str]:
             yield line
 
 
-def _card_commands(gathered: Gathered, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
+def _card_commands(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...]) -> Iterator[str]:
     for verdict in cards:
         if verdict.applies is True:
             yield f"offload skills show {verdict.card.name}"
-            line = _filled(verdict.card.next_command, gathered)
+            line = _filled(verdict.card.next_command, gathered, advice)
             if line is not None and command_problem(line) is None:
                 yield line
 
 
-def _limits(gathered: Gathered) -> list[str]:
-    """Return what the facts given say a plan has to keep to."""
+def _limits(gathered: Gathered, advice: Advice) -> list[str]:
+    """Return what a plan has to keep to: less than was predicted, or what the facts given say."""
     sheet = gathered.result.sheet
-    limits = []
     capacity, overhead = sheet.size("gpu_total_bytes"), sheet.number("max_step_overhead")
-    if capacity is not None and sheet.origin("gpu_total_bytes") == "given":
-        limits += ["--set", f"limits.device_peak={limit_bytes(capacity) // MIB}MiB"]
+    limit = advice.device_peak_bytes
+    if limit is None and capacity is not None and sheet.origin("gpu_total_bytes") == "given":
+        limit = limit_bytes(capacity)
+    limits = [] if limit is None else ["--set", f"limits.device_peak={limit // MIB}MiB"]
     if overhead is not None:
         limits += ["--set", f"limits.step_overhead={overhead * 100:g}%"]
     return limits
@@ -134,10 +133,11 @@ def _line(gathered: Gathered, *words: str) -> str:
     return shlex.join([*line, *rest[1:]])
 
 
-def _filled(line: str | None, gathered: Gathered) -> str | None:
+def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     """Return a card's command with the model, the hardware and the target at hand in it.
 
-    None where the card has none, and where it asks this package's back end about a run that another system carries out.
+    None where the card has none, where it plans for a step that fits, and where it asks this package's back end about a
+    run that another system carries out.
     """
     framework = gathered.result.sheet.get("framework")
     if line is None or (framework in _OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
@@ -154,5 +154,7 @@ def _filled(line: str | None, gathered: Gathered) -> str | None:
     if gathered.hardware is not None:
         line = line.replace("HARDWARE", shlex.quote(gathered.hardware))
     if line.split()[1:3] == ["plan", "fit"]:
-        line = " ".join([line, *_limits(gathered)])
+        if gathered.result.sheet.get("fits") is True and advice.device_peak_bytes is None:
+            return None  # nothing would be left to do
+        line = " ".join([line, *_limits(gathered, advice)])
     return line

@@ -214,7 +214,7 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
     capacity = sheet.size("gpu_total_bytes") or baseline.hardware.device_memory_bytes
     if step_bytes > limit_bytes(capacity):
         sheet = sheet.beneath({"floor_fits": False}, _origin(asked))  # the floor is not below the step
-    elif sheet.get("fits") is False and sheet.get("floor_fits") is not False:
+    elif _overflows(sheet):
         floor, floor_parts = _floor(asked, baseline, more, step_bytes, peak)
         sheet = sheet.beneath({"floor_bytes": floor}, _origin(asked))
     parts = {
@@ -233,6 +233,13 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
         window_ms=baseline.window.duration_ms,
     )
     return estimate, sheet
+
+
+def _overflows(sheet: FactSheet) -> bool:
+    """Tell whether the step is known not to fit, by prediction or because it did not, and a policy may change that."""
+    if sheet.get("fits") is True:
+        return sheet.get("out_of_memory") is True
+    return sheet.get("fits") is False and sheet.get("floor_fits") is not False
 
 
 def _floor(

@@ -209,17 +209,15 @@ def test_one_plan_is_suggested_and_it_carries_the_slowdown_that_is_allowed(offlo
         "builtin:llama-tiny",
         "--layers",
         "1",
-        "--seq",
-        "16",
         "--hardware",
         "h100-pcie5",
     )
-    given = facts("out_of_memory=true", "max_step_overhead=0.05", "gpu_total_bytes=1GiB")
+    given = facts("out_of_memory=true", "max_step_overhead=0.05", "gpu_total_bytes=16MiB")
     following = json.loads(offload(*words, *given, "--format", "json").stdout)["next"]
     plans = [line for line in following if line.startswith("offload plan fit")]
     assert plans == [
-        "offload plan fit --model builtin:llama-tiny --seq 16 --layers 1 --hardware h100-pcie5 "
-        "--set limits.device_peak=962MiB --set limits.step_overhead=5%"
+        "offload plan fit --model builtin:llama-tiny --layers 1 --hardware h100-pcie5 "
+        "--set limits.device_peak=15MiB --set limits.step_overhead=5%"
     ]
 
 
@@ -231,3 +229,48 @@ def test_a_card_s_plan_keeps_to_the_slowdown_too(offload: Offload) -> None:
     plans = [line for line in json.loads(finished.stdout)["next"] if line.startswith("offload plan fit")]
     assert len(plans) == 1
     assert plans[0].endswith("--set limits.step_overhead=5%")
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "limit"),
+    [
+        (("out_of_memory=false",), "Nothing has to leave", None),
+        (("out_of_memory=true",), "The step was predicted to fit", "below"),
+        (("out_of_memory=true", "gpu_total_bytes=16MiB"), "Offload and recompute activations", "94 %"),
+    ],
+    ids=["fits", "overflows though predicted to fit", "does not fit"],
+)
+def test_headline_steps_and_next_command_agree(
+    offload: Offload, given: tuple[str, ...], start: str, limit: str | None
+) -> None:
+    words = ("advise", "--model", "builtin:llama-tiny", "--layers", "1", "--hardware", "h100-pcie5")
+    answer = json.loads(offload(*words, *facts(*given), "--format", "json").stdout)
+    data, plans = answer["data"], [line for line in answer["next"] if line.startswith("offload plan fit")]
+    assert data["summary"].startswith(start)
+    if limit is None:
+        assert (data["order"], plans) == ([], [])
+        return
+    assert "0 B have to go" not in data["order"][0]["why"]
+    assert "have to go" in data["order"][0]["why"]
+    (asked,) = (word for word in plans[0].split() if word.startswith("limits.device_peak="))
+    num_bytes = int(asked.removeprefix("limits.device_peak=").removesuffix("MiB")) << 20
+    known = {name: fact["value"] for name, fact in data["facts"].items()}
+    assert num_bytes < known["peak_bytes"]
+    assert (data["device_peak_bytes"] == num_bytes) is (limit == "below")
+
+
+def test_no_plan_is_suggested_where_none_lowers_the_peak(offload: Offload) -> None:
+    words = (
+        "advise",
+        "--model",
+        "builtin:llama-tiny",
+        "--layers",
+        "1",
+        "--seq",
+        "16",
+        "--hardware",
+        "h100-pcie5",
+    )
+    answer = json.loads(offload(*words, *facts("out_of_memory=true"), "--format", "json").stdout)
+    assert "no policy on activations lowers it" in answer["data"]["summary"]
+    assert [line for line in answer["next"] if line.startswith("offload plan")] == []
