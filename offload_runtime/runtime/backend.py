@@ -26,7 +26,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 import offload_runtime
-from offload_runtime.errors import Diagnostic, UsageError
+from offload_runtime.errors import Diagnostic, UnreadableError, UsageError
 from offload_runtime.graph.joint import ModelNames
 from offload_runtime.offload_plan import TransferSource
 from offload_runtime.passes.offload import TransferOps
@@ -133,11 +133,19 @@ def _session_for(options: Mapping[str, Any] | None) -> Session:
     """
     key = id(options) if options is not None else 0
     known = _sessions_by_options.get(key)
-    if known is not None and known.given.options is options and known.given.is_unchanged():
+    if known is not None and known.given.options is not options:
+        known = None  # of an object that is gone, whose identity was given again
+    if known is not None and known.given.is_unchanged():
         return known
     given = GivenOptions.read(options)
-    session = Session(read_options(options), given)
-    if known is not None and known.given.options is options and known.graphs:
+    try:
+        session = Session(read_options(options), given)
+    except UnreadableError:
+        if known is None:
+            raise
+        # The policy was a temporary file, or the process went to another folder: no reason to break off its training.
+        return known
+    if known is not None and known.graphs:
         message = (
             "the options, the environment or a file that they name changed after graphs were compiled by them: those "
             f"keep policy {known.options.policy.name!r} ({known.options.policy.hash[:12]}), these follow "

@@ -18,7 +18,7 @@ from offload_runtime.record import Report
 from offload_runtime.runtime.model_report import nothing_captured, report_of_session
 from offload_runtime.runtime.session import living_sessions
 
-__all__ = ["report_at_exit"]
+__all__ = ["render_reports", "report_at_exit"]
 
 _registered: list[str] = []
 

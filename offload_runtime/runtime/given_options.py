@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from offload_runtime.policy_loading import read_policy
+from offload_runtime.runtime.options import ENVIRONMENT
 
 __all__ = ["GivenOptions"]
 
-ENVIRONMENT = {
-    "policy": "OFFLOAD_POLICY",
-    "mode": "OFFLOAD_MODE",
-    "optimizer_state_bytes": "OFFLOAD_OPTIMIZER_STATE_BYTES",
-}
-"""The variable that stands for an option which is left out."""
+_FILES = ("policy", "hardware")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +50,15 @@ class GivenOptions:
 def _content(options: Mapping[str, Any] | None) -> object:
     """Return the options as a value that no later change reaches; a model is told by its identity."""
     given = {key: _frozen(value) for key, value in (options or {}).items() if key != "model"}
-    environment = {name: os.environ.get(name) for option, name in ENVIRONMENT.items() if option not in given}
-    sources = [given.get(option, environment.get(ENVIRONMENT.get(option, ""))) for option in _FILES]
+    stands_in = {
+        option: os.environ.get(name) for option, name in ENVIRONMENT.items() if not given.get(option)
+    }
+    sources = [{**stands_in, **given}.get(option) for option in _FILES]
     relative = any(
         isinstance(source, str | Path) and not os.path.isabs(source) and os.path.exists(source)
         for source in sources
     )
-    return id((options or {}).get("model")), given, environment, os.getcwd() if relative else None
-
-
-_FILES = ("policy", "hardware")
+    return id((options or {}).get("model")), given, stands_in, os.getcwd() if relative else None
 
 
 def _frozen(value: object) -> object:

@@ -148,7 +148,7 @@ def _torchs_reasons() -> str:
     if not reasons:
         return ""
     more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return f". torch names in this process: {'; '.join(reasons[:_SHOWN])}{more}"
+    return f"; reasons that torch gave in this process: {'; '.join(reasons[:_SHOWN])}{more}"
 
 
 def _merged(*findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

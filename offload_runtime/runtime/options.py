@@ -23,10 +23,16 @@ from offload_runtime.runtime.setting import read_hardware_option
 from offload_runtime.targets import check_target
 from offload_runtime.units import parse_size
 
-__all__ = ["BackendOptions", "Mode", "read_options", "refuse_unsupported"]
+__all__ = ["ENVIRONMENT", "BackendOptions", "Mode", "read_options", "refuse_unsupported"]
 
 Mode = Literal["graph", "inductor"]
 MODES: tuple[Mode, ...] = ("graph", "inductor")
+ENVIRONMENT = {
+    "policy": "OFFLOAD_POLICY",
+    "mode": "OFFLOAD_MODE",
+    "optimizer_state_bytes": "OFFLOAD_OPTIMIZER_STATE_BYTES",
+}
+"""The variable that stands for an option which is left out."""
 _KEYS = ("policy", "mode", "hardware", "optimizer_state_bytes", "verify", "model", "variant", "profile")
 
 
@@ -71,7 +77,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
             hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(_KEYS)}"
             raise UsageError(Diagnostic("CLI610", "error", f"unknown backend option {key!r}", hint=hint))
     hardware = read_hardware_option(given.get("hardware"))
-    source = given.get("policy", os.environ.get("OFFLOAD_POLICY"))
+    source = given.get("policy", os.environ.get(ENVIRONMENT["policy"]))
     if source is None:
         raise UsageError(
             Diagnostic(
@@ -81,7 +87,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
                 hint='pass options={"policy": ...} to torch.compile, or set OFFLOAD_POLICY to a path or a shipped name',
             )
         )
-    mode = given.get("mode") or os.environ.get("OFFLOAD_MODE", "graph")
+    mode = given.get("mode") or os.environ.get(ENVIRONMENT["mode"], "graph")
     variant = given.get("variant", "policy")
     model = given.get("model")
     _require_choice("mode", mode, MODES)
@@ -116,8 +122,9 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
 
 def _read_state_bytes(given: Mapping[str, Any]) -> int | None:
     """Return what the options, or else the environment, say of the optimizer's state; None where they say nothing."""
-    key, variable = "optimizer_state_bytes", os.environ.get("OFFLOAD_OPTIMIZER_STATE_BYTES")
-    return _read_size(key, given.get(key, variable)) if key in given or variable is not None else None
+    key = "optimizer_state_bytes"
+    said = given.get(key, os.environ.get(ENVIRONMENT[key]))
+    return _read_size(key, said) if key in given or said is not None else None
 
 
 def _read_size(key: str, given: object) -> int:

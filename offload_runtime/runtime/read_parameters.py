@@ -50,4 +50,5 @@ class ReadParameters:
     def num_outside(self, model: nn.Module) -> int:
         """Count the living parameters that were read and are not of ``model``."""
         own = {id(parameter) for parameter in model.parameters()}
-        return sum(known() is not None and key not in own for key, known in self._seen.items())
+        # A copy: another thread may call a graph meanwhile.
+        return sum(known() is not None and key not in own for key, known in tuple(self._seen.items()))

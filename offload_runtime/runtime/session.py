@@ -361,7 +361,8 @@ def remember_session(session: Session) -> None:
 
 def living_sessions() -> list[Session]:
     """Return the sessions whose compiled code is alive, oldest first."""
-    return [session for reference in _sessions if (session := reference()) is not None]
+    # A copy: where a session dies meanwhile, its entry leaves the list.
+    return [session for reference in tuple(_sessions) if (session := reference()) is not None]
 
 
 def unwrap_error(error: BaseException) -> OffloadError | None:

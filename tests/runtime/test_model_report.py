@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 import offload_runtime as off
 from offload_runtime.record import Report
@@ -175,6 +176,26 @@ def test_unchanged_options_share_graphs_instead_of_compiling_again(tmp_path: Pat
         compiled = compile_with(Small(), policy=str(tmp_path / "policy.yaml"))
         step(compiled)
     assert len([session for session in living_sessions() if session.graphs]) == 1
+
+
+@pytest.mark.parametrize("gone", ["deleted", "another folder"])
+def test_a_run_goes_on_where_its_policy_file_cannot_be_read_again(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_policy(tmp_path / "policy.yaml", OFFLOADING)
+    monkeypatch.chdir(tmp_path)
+    options: dict[str, Any] = {"policy": "policy.yaml"}
+    compiled = torch.compile(Small(), backend="offload", options=options, dynamic=False)
+    step(compiled)
+    if gone == "deleted":
+        (tmp_path / "policy.yaml").unlink()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    step(compiled, batch=4)
+    assert off.report(compiled).moved_bytes == off.report(compiled).planned_bytes > 0
+    with pytest.raises(BackendCompilerFailed, match=r"policy\.yaml"):
+        step(compile_with(Small(), policy="policy.yaml"))
 
 
 def test_a_call_that_torch_refused_to_compile_has_no_report_of_another_policy() -> None:
