@@ -15,33 +15,36 @@ def system_summary(sheet: FactSheet) -> str | None:
     target = sheet.get("framework")
     if target not in EXPORT_TARGETS:
         return None
-    known = load_target(str(target))
-    is_on = [mechanism for mechanism in known.mechanisms if mechanism.moves in _offloaded(sheet)]
-    usable = [m for m in known.mechanisms if m not in is_on and _usable(m, sheet) is not False]
-    refused = [mechanism for mechanism in known.mechanisms if _usable(mechanism, sheet) is False]
-    summary = f"{known.title} has for this run: {' or '.join(_named(m, sheet) for m in usable) or 'nothing'}"
+    known, offloaded = load_target(str(target)), _offloaded(sheet)
+    is_on = [mechanism for mechanism in known.mechanisms if mechanism.moves in offloaded]
+    others = [mechanism for mechanism in known.mechanisms if mechanism not in is_on]
+    refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
+    usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
     if is_on:
-        on, more = " and ".join(mechanism.name for mechanism in is_on), "" if usable else "; nothing more"
-        left = f", and besides: {' or '.join(_named(m, sheet) for m in usable)}" if usable else more
+        on = " and ".join(mechanism.name for mechanism in is_on)
+        left = f", and besides: {usable}" if usable else "; nothing more"
         summary = f"{known.title} has on already: {on}{left}"
+    else:
+        summary = f"{known.title} has for this run: {usable or 'nothing'}"
     if refused:
         summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
     return f"{summary}."
 
 
 def _offloaded(sheet: FactSheet) -> tuple[str, ...]:
-    """Return the mechanisms that a setting of the run has switched on whole."""
-    named = ("optimizer_offload", "optimizer_state"), ("parameter_offload", "parameters")
+    """Return what a setting of the run offloads whole: ``optimizer_state``, ``parameters``, ``gradients``."""
     fraction = sheet.number("offload_fraction")
-    whole = fraction is None or fraction >= 1
-    return tuple(
-        moves
-        for fact, moves in (*named, ("gradient_offload", "gradients"))
-        if sheet.get(fact) is True and (whole or moves != "optimizer_state")
-    )
+    is_whole = fraction is None or fraction >= 1  # a share of the optimizer's state alone can be offloaded
+    settings = {
+        "optimizer_state": sheet.get("optimizer_offload") is True and is_whole,
+        "parameters": sheet.get("parameter_offload") is True,
+        "gradients": sheet.get("gradient_offload") is True,
+    }
+    return tuple(moves for moves, is_set in settings.items() if is_set)
 
 
 def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
+    """Whether the run meets the mechanism's condition; None where a fact is missing."""
     return True if mechanism.when is None else evaluate(mechanism.when, sheet.values)
 
 

@@ -29,9 +29,10 @@ class Limits:
     """Bounds within which the planner chooses. Sizes in bytes; None is unlimited; 0 is none at all.
 
     ``budget``: activation bytes offloaded per rank and forward-backward. ``device_peak``: device bytes, or
-    ``auto`` = free device memory minus 6 %. ``host``: pinned host bytes, rounding included; None = 80 % of
-    what the cgroup allows. ``step_overhead``: share of the time of forward and
-    backward that the policy may add; the optimizer's step is not counted.
+    ``auto`` = what the process can have (the least of free device memory, its cap and that of the hardware profile)
+    minus 6 %. ``host``: pinned host bytes, rounding included; None = 80 % of what the cgroup allows.
+    ``step_overhead``: share of the time of forward and backward that the policy may add; the optimizer's step is not
+    counted.
     """
 
     budget: int | None = None

@@ -60,9 +60,6 @@ def arithmetic_sections(arithmetic: OffloadArithmetic) -> tuple[ArithmeticSectio
     )
 
 
-# The lines
-
-
 def _tier_lines(hardware: HardwareProfile) -> Iterator[ArithmeticLine]:
     yield _figure_line(hardware, "device memory", "device.memory", GIB, "GiB")
     yield _figure_line(hardware, "device memory rate", "device.hbm_rate", 1e6, "GB/s")
@@ -284,9 +281,6 @@ def _choice_lines(choice: Option | None) -> Iterator[ArithmeticLine]:
         "ms",
         "an estimate: a CPU step is counted as exposed",
     )
-
-
-# Words
 
 
 def _figure_line(hardware: HardwareProfile, label: str, key: str, scale: float, unit: str) -> ArithmeticLine:

@@ -36,12 +36,12 @@ class TrainingShape:
     """The run that the arithmetic is about, as one rank sees it.
 
     ``num_parameters`` are those of the whole model, ``num_trained`` (None: all) those that have gradients and
-    optimizer's state. ``master_weights``: 16-bit parameters have a float32 copy and
-    float32 moments, as mixed precision has; without, everything is in ``parameter_dtype``. ``step_ms`` is the
-    compute time of one forward-backward; where it is None it is estimated from ``num_tokens``, the tokens of one
-    rank and step. ``activation_bytes`` are saved for backward at the peak. ``sharding`` is what ``num_ranks`` ranks
-    divide among them: ``optimizer`` state, ``gradients`` too, or parameters too (``full``). ``step_device`` is where
-    the optimizer steps once its state is offloaded. Raises ValueError for what cannot be.
+    optimizer's state. ``master_weights``: 16-bit parameters have a float32 copy and float32 moments, as mixed precision
+    has; without, everything is in ``parameter_dtype``. ``step_ms`` is the compute time of one forward-backward; where
+    it is None it is estimated from ``num_tokens``, the tokens of one rank and step. ``activation_bytes`` are saved for
+    backward at the peak. ``sharding`` is what ``num_ranks`` ranks divide among them: ``optimizer`` state, ``gradients``
+    too, or parameters too (``full``). ``step_device`` is where the optimizer steps once its state is offloaded. Raises
+    ValueError for what cannot be.
     """
 
     num_parameters: int
