@@ -12,7 +12,7 @@ command writes the same form (:func:`hardware_document`); :mod:`offload_runtime.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ from offload_runtime.units import UNIT_BYTES
 __all__ = ["FIGURES", "UNITS", "Figure", "HardwareProfile", "hardware_document"]
 
 HOST_SHARE = 0.8
+GIVEN = "given in place of what the profile says"
 
 # What one unit is worth: bytes, bytes/ms, FLOP/ms, ms, parameters/ms. Shares and counts have none.
 UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
@@ -155,6 +156,17 @@ class HardwareProfile:
     def device_memory_bytes(self) -> int:
         """Device memory that torch can hand out, in bytes."""
         return round(self._required("device.memory"))
+
+    @property
+    def has_given_memory(self) -> bool:
+        """Tell whether the device's memory is not the profile's own, but what somebody gave instead."""
+        return self._by_key["device.memory"].source == GIVEN
+
+    def with_device_memory(self, num_bytes: int) -> HardwareProfile:
+        """Return the profile of such a device with ``num_bytes`` of memory: a smaller one, or a part of this one."""
+        memory = Figure("device.memory", num_bytes / UNIT_BYTES["MiB"], "MiB", GIVEN)
+        others = (figure for figure in self.figures if figure.key != memory.key)
+        return replace(self, figures=(memory, *others))
 
     @property
     def workspace_bytes(self) -> int:

@@ -348,3 +348,12 @@ def test_a_figure_built_wrongly_is_refused() -> None:
         Figure("link.duplex_share", 1, "GB", "measured")
     with pytest.raises(KeyError):
         load_hardware("gh200").figure("device.weight")
+
+
+@pytest.mark.parametrize("num_bytes", [80_000_000_000, 80 << 30, 1, 12_345_678_901])
+def test_the_memory_of_a_profile_can_be_replaced_exactly(num_bytes: int) -> None:
+    profile = load_hardware("h200-pcie5")
+    smaller = profile.with_device_memory(num_bytes)
+    assert smaller.device_memory_bytes == num_bytes
+    assert (profile.has_given_memory, smaller.has_given_memory) == (False, True)
+    assert smaller.figures[1:] == profile.figures[1:]

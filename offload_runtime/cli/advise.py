@@ -15,7 +15,7 @@ from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
 from offload_runtime.cli.command_lookup import command_problem
 from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_options, gather
-from offload_runtime.cli.options import format_option
+from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
 from offload_runtime.skills_catalog import list_skills
@@ -83,8 +83,8 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     if advice.conclusion == "activations" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", *_limits(gathered, advice))
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
-        hardware = gathered.hardware or "HARDWARE"
-        yield f"offload advise --model MODEL --hardware {shlex.quote(hardware)}{given}"
+        named = shlex.join(hardware_arguments(gathered.hardware or "HARDWARE", gathered.device_memory))
+        yield f"offload advise --model MODEL {named}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", "--why", *_limits(gathered, advice))
     yield from _card_commands(gathered, advice, cards)
@@ -115,7 +115,8 @@ def _limits(gathered: Gathered, advice: Advice) -> list[str]:
     sheet = gathered.result.sheet
     capacity, overhead = sheet.size("gpu_total_bytes"), sheet.number("max_step_overhead")
     limit = advice.device_peak_bytes
-    if limit is None and capacity is not None and sheet.origin("gpu_total_bytes") == "given":
+    is_given = gathered.device_memory is None and sheet.origin("gpu_total_bytes") == "given"
+    if limit is None and capacity is not None and is_given:
         limit = limit_bytes(capacity)
     limits = [] if limit is None else ["--set", f"limits.device_peak={limit // MIB}MiB"]
     if overhead is not None:
@@ -126,8 +127,7 @@ def _limits(gathered: Gathered, advice: Advice) -> list[str]:
 def _line(gathered: Gathered, *words: str) -> str:
     command_name, *rest = words
     line = ["offload", command_name, rest[0], *gathered.model_arguments]
-    if gathered.hardware is not None:
-        line += ["--hardware", gathered.hardware]
+    line += gathered.hardware_arguments
     if gathered.mode != "graph":
         line += ["--mode", gathered.mode]
     return shlex.join([*line, *rest[1:]])
@@ -152,7 +152,7 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
         mode = "" if gathered.mode == "graph" or "--mode" in after else f" --mode {gathered.mode}"
         line = f"{before}{shlex.join(gathered.model_arguments)}{after}{mode}"
     if gathered.hardware is not None:
-        line = line.replace("HARDWARE", shlex.quote(gathered.hardware))
+        line = line.replace("--hardware HARDWARE", shlex.join(gathered.hardware_arguments))
     if line.split()[1:3] == ["plan", "fit"]:
         if gathered.result.sheet.get("fits") is True and advice.device_peak_bytes is None:
             return None  # nothing would be left to do

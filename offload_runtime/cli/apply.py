@@ -9,9 +9,11 @@ import click
 
 from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
+    PREDICTED_FOR,
     ModelOptions,
     accumulation_option,
     format_option,
+    hardware_option,
     mode_option,
     model_options,
     model_request,
@@ -31,11 +33,7 @@ from offload_runtime.hardware import load_hardware
 @click.option(
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to train."
 )
-@click.option(
-    "--hardware",
-    metavar="NAME|FILE",
-    help="Profile to plan for and to predict with (see `offload list hardware`); by default that of the device.",
-)
+@hardware_option(PREDICTED_FOR, caps=True)
 @set_option
 @format_option()
 def command(
@@ -44,6 +42,7 @@ def command(
     mode: str,
     steps: int,
     hardware: str | None,
+    device_memory: int | None,
     overrides: tuple[str, ...],
     **model: Unpack[ModelOptions],
 ) -> Outcome:
@@ -58,18 +57,28 @@ def command(
     \b
     Example:
       offload apply balanced --model builtin:llama-tiny --steps 20 --set limits.budget=4MiB
+      offload apply fit --model builtin:llama3-8b-lora --batch 2 --mode inductor --device-memory 80GB
     """
     compiled = load_policy(policy, overrides=overrides)
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.comparison import compare_training
+    from offload_runtime.models.devices import capped_memory
+    from offload_runtime.models.hardware_here import profile_of_memory
     from offload_runtime.reporting.training import render_training
 
     request = replace(model_request(model), gradient_accumulation_steps=gradient_accumulation_steps)
-    with foreign_code(), shown_progress() as advance:
+    profile = profile_of_memory(profile, request.device, device_memory)
+    with capped_memory(request.device, device_memory), foreign_code(), shown_progress() as advance:
         result = compare_training(
-            request, compiled, steps=steps, mode=mode, hardware=profile, progress=advance
+            request,
+            compiled,
+            steps=steps,
+            mode=mode,
+            hardware=profile,
+            progress=advance,
         )
+    result = replace(result, device_memory_bytes=device_memory)
     return Outcome(
         data=result.to_data(),
         text=render_training(result),

@@ -16,6 +16,7 @@ from offload_runtime.cli.foreign import foreign_code
 from offload_runtime.cli.options import (
     ModelOptions,
     format_option,
+    hardware_option,
     mode_option,
     model_arguments,
     model_options,
@@ -30,6 +31,7 @@ from offload_runtime.models.bench_file import result_data
 from offload_runtime.models.bench_sides import plan_sides
 from offload_runtime.models.peers import PEERS
 from offload_runtime.reporting.bench import draw_bench, render_bench
+from offload_runtime.units import format_size
 
 _COUNT = click.IntRange(min=1)
 _WIDTH = max(len(peer.syntax) for peer in PEERS.values())
@@ -64,10 +66,8 @@ class Length(TypedDict):
     help="Side, peer or policy that the others are compared with; by default compile in mode inductor, "
     "sac-default in mode graph.",
 )
-@click.option(
-    "--hardware",
-    metavar="NAME|FILE",
-    help="Profile that policies plan for (see `offload list hardware`); by default that of the device.",
+@hardware_option(
+    "Profile that policies plan for (see `offload list hardware`); by default that of the device.", caps=True
 )
 @click.option(
     "--rounds", type=_COUNT, default=5, show_default=True, metavar="N", help="Turns that each side takes."
@@ -114,6 +114,7 @@ def command(
     peers: tuple[str, ...],
     baseline: str | None,
     hardware: str | None,
+    device_memory: int | None,
     output: Path | None,
     resume: bool,
     plot: Path | None,
@@ -142,9 +143,14 @@ def command(
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; sides with a mistake in them have been refused without.
     from offload_runtime.models.bench import BenchPlan, run_bench
+    from offload_runtime.models.devices import capped_memory
+    from offload_runtime.models.hardware_here import profile_of_memory
 
+    request = model_request(model)
+    profile = profile_of_memory(profile, request.device, device_memory)
+    memory = None if device_memory is None else format_size(device_memory)
     length = Length(rounds=rounds, steps=steps, warmup=warmup, time_limit_s=time_limit_s)
-    named = {"--baseline": baseline, "--hardware": hardware}
+    named = {"--baseline": baseline, "--hardware": hardware, "--device-memory": memory}
     typed = _command(policies, model, mode, peers, named, overrides, length)
     again = (shlex.join([*typed, "--output", str(output), "--resume"]),) if output is not None else ()
     plan = BenchPlan(
@@ -155,11 +161,12 @@ def command(
         hardware=profile,
         output=output,
         resume=resume,
+        device_memory_bytes=device_memory,
         **length,
     )
     say_untimed(model["device"])
-    with foreign_code(), shown_progress() as advance:
-        run = run_bench(model_request(model), plan, progress=advance)
+    with capped_memory(request.device, device_memory), foreign_code(), shown_progress() as advance:
+        run = run_bench(request, plan, progress=advance)
     diagnostics = (
         *run.diagnostics,
         *(_drawn(plot, draw_bench(run.result, plot)) if plot is not None else ()),

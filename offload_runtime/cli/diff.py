@@ -58,6 +58,7 @@ def command(
     after: str,
     mode: str,
     hardware: str | None,
+    device_memory: int | None,
     by: DifferenceGrouping,
     limit: int | None,
     overrides: tuple[str, ...],
@@ -78,13 +79,15 @@ def command(
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.explanation import explain_policies
+    from offload_runtime.models.hardware_here import profile_of_memory
 
     request = model_request(model)
+    profile = profile_of_memory(profile, request.device, device_memory)
     with foreign_code(), shown_progress() as advance:
         reports = explain_policies(request, policies, mode=mode, hardware=profile, progress=advance)
     difference = policy_difference(*reports)
     findings = tuple(dict.fromkeys(found for report in reports for found in report.diagnostics))
-    again = repeated_arguments(model, mode, hardware, overrides)
+    again = repeated_arguments(model, mode, hardware, overrides, device_memory=device_memory)
     return Outcome(
         data=difference_data(difference),
         text=render_difference(difference, request.spec, by=by, limit=limit),

@@ -39,6 +39,7 @@ def command(
     policy: str,
     mode: str,
     hardware: str | None,
+    device_memory: int | None,
     by: Grouping,
     limit: int | None,
     overrides: tuple[str, ...],
@@ -58,11 +59,13 @@ def command(
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.explanation import explain_policy
+    from offload_runtime.models.hardware_here import profile_of_memory
 
     request = model_request(model)
+    profile = profile_of_memory(profile, request.device, device_memory)
     with foreign_code(), shown_progress() as advance:
         report = explain_policy(request, compiled, mode=mode, hardware=profile, progress=advance)
-    again = repeated_arguments(model, mode, hardware, overrides)
+    again = repeated_arguments(model, mode, hardware, overrides, device_memory=device_memory)
     findings = (*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics))
     return Outcome(
         data=explanation_data(report),

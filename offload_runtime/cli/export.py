@@ -12,7 +12,7 @@ from offload_runtime.cli.options import format_option, set_option
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
-from offload_runtime.export.exporter import Export, export_policy
+from offload_runtime.export.exporter import Export, export_policy, version_note
 from offload_runtime.export.rendering import render_export
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 
@@ -71,7 +71,7 @@ def command(
             *export.refusals,
             *_unverified(export),
             *_known(compiled, export),
-            _version_note(export),
+            version_note(export.target),
         ),
         exit_code=EXIT_OK if export.ok else RefusedError.exit_code,
         next=() if export.ok else (f"offload codes {export.refusals[0].code}",),
@@ -85,12 +85,6 @@ def _unverified(export: Export) -> tuple[Diagnostic, ...]:
 
 def _known(compiled: CompiledPolicy, export: Export) -> tuple[Diagnostic, ...]:
     return (*compiled.warnings, *(note for note in export.notes if note.code != "EXP911"))
-
-
-def _version_note(export: Export) -> Diagnostic:
-    target = export.target
-    message = f"{target.name}: what is known is about {target.version}, compared with it on {target.checked}"
-    return Diagnostic("EXP913", "note", message, hint="with another version, run its own configuration check")
 
 
 def _data(export: Export, form: str, text: str) -> Mapping[str, Any]:

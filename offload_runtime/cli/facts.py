@@ -7,7 +7,7 @@ from typing import Unpack
 import click
 
 from offload_runtime.cli.gathered_facts import FactOptions, fact_options, gather
-from offload_runtime.cli.options import format_option
+from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import Outcome
 
 
@@ -29,9 +29,8 @@ def command(**options: Unpack[FactOptions]) -> Outcome:
     from offload_runtime.reporting.facts import facts_data, render_facts
 
     gathered = gather(options)
-    again = ("advise", *gathered.model_arguments)
-    if options["hardware"] is not None:
-        again += ("--hardware", options["hardware"])
+    hardware = hardware_arguments(options["hardware"], options["device_memory"])
+    again = ("advise", *gathered.model_arguments, *hardware)
     return Outcome(
         data=facts_data(gathered.result),
         text=render_facts(gathered.result),

@@ -14,12 +14,14 @@ from offload_runtime.cli.given_facts import fact_option, given_facts
 from offload_runtime.cli.options import (
     PLANNED_FOR,
     ShapeOptions,
+    hardware_arguments,
     hardware_option,
     mode_option,
     model_arguments,
     optional_shape_options,
 )
 from offload_runtime.cli.progress import shown_progress
+from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.fact_sheet import FactsResult, read_fact_file
 from offload_runtime.facts import FACTS
 from offload_runtime.models.catalog import algorithm_of
@@ -52,6 +54,7 @@ class FactOptions(TypedDict):
     optimizer: str | None
     mode: str
     hardware: str | None
+    device_memory: int | None
     facts: tuple[str, ...]
     file: Path | None
 
@@ -64,6 +67,12 @@ class Gathered:
     model_arguments: tuple[str, ...]
     hardware: str | None
     mode: str
+    device_memory: int | None = None
+
+    @property
+    def hardware_arguments(self) -> list[str]:
+        """The arguments that name the hardware."""
+        return hardware_arguments(self.hardware, self.device_memory)
 
 
 def fact_options(command: Command) -> Command:
@@ -96,6 +105,9 @@ def gather(options: FactOptions) -> Gathered:
     from offload_runtime.hardware import load_hardware
 
     profile = load_hardware(options["hardware"]) if options["hardware"] is not None else None
+    memory = options["device_memory"]
+    if profile is not None and memory is not None:
+        profile = profile.with_device_memory(memory)
     # From here on torch is needed; what was written wrong has been refused without.
     from offload_runtime.models.facts import gather_facts
 
@@ -111,7 +123,8 @@ def gather(options: FactOptions) -> Gathered:
         )
     hardware = options["hardware"] or result.sheet.get("hardware")
     arguments = model_arguments(cast(ShapeOptions, options)) if options["spec"] is not None else []
-    return Gathered(result, tuple(arguments), None if hardware is None else str(hardware), options["mode"])
+    named = None if hardware is None else str(hardware)
+    return Gathered(result, tuple(arguments), named, options["mode"], memory)
 
 
 def _given(options: FactOptions) -> Mapping[str, Scalar]:
@@ -122,7 +135,15 @@ def _given(options: FactOptions) -> Mapping[str, Scalar]:
         if shape["optimizer"] is not None:
             shape["optimizer"] = algorithm_of(shape["optimizer"])
         given = {**{fact: value for fact, value in shape.items() if value is not None}, **given}
-    return given
+    memory = options["device_memory"]
+    if memory is None:
+        return given
+    if given.get("gpu_total_bytes", memory) != memory:
+        message = (
+            f"gpu_total_bytes is given as {given['gpu_total_bytes']} and --device-memory as {memory} bytes"
+        )
+        raise UsageError(Diagnostic("CLI614", "error", message, hint="leave one of them out"))
+    return {**given, "gpu_total_bytes": memory}
 
 
 def _request(options: FactOptions) -> ModelRequest | None:

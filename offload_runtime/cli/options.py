@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import click
 
 from offload_runtime.models.catalog import DTYPES, OPTIMIZERS
+from offload_runtime.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from offload_runtime.models.resolve import ModelRequest
@@ -22,7 +23,15 @@ DECIDED_FOR = (
     "policy plans by time."
 )
 PLANNED_FOR = "Profile to plan for (see `offload list hardware`); by default that of the CUDA device here."
+PREDICTED_FOR = (
+    "Profile to plan for and to predict with (see `offload list hardware`); by default that of the device."
+)
 DEVICES = ("auto", "cpu", "cuda")
+_OF_PROFILE = "Memory of the device, such as 80GB, instead of the profile's."
+_OF_PROCESS = (
+    "Memory that this process may allocate on a CUDA device, such as 80GB, and of the profile: runs as on a device of "
+    "that size. Without CUDA it stands in the profile alone."
+)
 
 
 class ShapeOptions(TypedDict):
@@ -70,9 +79,35 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
-def hardware_option(purpose: str) -> Callable[[Command], Command]:
-    """Declare `--hardware`; ``purpose`` says what the profile is for, and what stands in for it."""
-    return click.option("--hardware", metavar="NAME|FILE", help=purpose)
+def _num_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes of a size such as 80GB; fails as click does for what is no size, and for no memory at all."""
+    if value is None:
+        return None
+    try:
+        num_bytes = parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    if not num_bytes:
+        raise click.BadParameter(f"{value!r} is no memory", ctx, param)
+    return num_bytes
+
+
+def hardware_option(purpose: str, *, caps: bool = False) -> Callable[[Command], Command]:
+    """Declare `--hardware` and `--device-memory`, which stands for its memory.
+
+    ``purpose`` says what the profile is for, and what stands in for it; ``caps``: the command runs, and keeps to it.
+    """
+    hardware = click.option("--hardware", metavar="NAME|FILE", help=purpose)
+    memory = click.option(
+        "--device-memory", callback=_num_bytes, metavar="SIZE", help=_OF_PROCESS if caps else _OF_PROFILE
+    )
+    return lambda command: hardware(memory(command))
+
+
+def hardware_arguments(hardware: str | None, device_memory: int | None) -> list[str]:
+    """Return the arguments that name the same hardware to another command."""
+    arguments = [] if hardware is None else ["--hardware", hardware]
+    return arguments + ([] if device_memory is None else ["--device-memory", format_size(device_memory)])
 
 
 def accumulation_option(command: Command) -> Command:
@@ -116,12 +151,13 @@ def repeated_arguments(
     hardware: str | None,
     overrides: Sequence[str],
     gradient_accumulation_steps: int = 1,
+    device_memory: int | None = None,
 ) -> list[str]:
     """Return the arguments that ask another command about the same model under the same conditions."""
     arguments = [*model_arguments(model), *(("--mode", mode) if mode != "graph" else ())]
     if gradient_accumulation_steps > 1:
         arguments += ["--gradient-accumulation-steps", str(gradient_accumulation_steps)]
-    arguments += ["--hardware", hardware] if hardware is not None else []
+    arguments += hardware_arguments(hardware, device_memory)
     return [*arguments, *(word for override in overrides for word in ("--set", override))]
 
 

@@ -86,6 +86,7 @@ def command(
     gradient_accumulation_steps: int,
     mode: str,
     hardware: str | None,
+    device_memory: int | None,
     why: bool,
     frontier: bool,
     check_capture: bool,
@@ -118,12 +119,15 @@ def command(
     from offload_runtime.models.planning import baseline_of
     from offload_runtime.models.resolve import ModelRequest
 
+    profile = profile or profile_here()
+    if device_memory is not None:
+        profile = profile.with_device_memory(device_memory)
     with foreign_code(), shown_progress() as advance:
         baseline = baseline_of(
             ModelRequest(**model, gradient_accumulation_steps=gradient_accumulation_steps),
             compiled,
             mode=mode,
-            hardware=profile or profile_here(),
+            hardware=profile,
             view_replay=view_replay,
             progress=advance,
         )
@@ -137,7 +141,7 @@ def command(
         check = _check(baseline, advance) if check_capture else None
     written = _write(result, swept, output, plot, trace_out)
     diagnostics = (*(swept.diagnostics if swept else ()), *(result.diagnostics if result else ()))
-    again = repeated_arguments(model, mode, hardware, overrides, gradient_accumulation_steps)
+    again = repeated_arguments(model, mode, hardware, overrides, gradient_accumulation_steps, device_memory)
     return Outcome(
         data={**_data(result, swept, check, why), "files": [str(path) for path in written]},
         text="\n\n".join(_texts(result, swept, check, why, written)),

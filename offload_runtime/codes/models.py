@@ -73,6 +73,14 @@ _MODELS = (
         "offload apply balanced --model builtin:llama-tiny --device cpu",
     ),
     CodeEntry(
+        "MOD708",
+        "error",
+        "more device memory than there is",
+        "--device-memory caps what this process may allocate, and was given more than the device has.",
+        "Give less, or leave it out. `offload plan --hardware NAME --device-memory SIZE` predicts for another device.",
+        message_example="--device-memory 200GB is more than the 140 GiB of NVIDIA H200",
+    ),
+    CodeEntry(
         "MOD711",
         "error",
         "the model's function cannot be found",

@@ -41,7 +41,7 @@ class BenchPlan:
     ``rounds`` counts all rounds of the file, those of earlier runs included. ``started_s`` is when the command
     began, on `time.monotonic`; with ``time_limit_s`` it says when to stop. ``output`` is the result file, if
     one is wanted; ``resume`` goes on from what it holds. ``hardware`` is the profile that policies plan for, None
-    that of the device.
+    that of the device. ``device_memory_bytes`` is what the process was given of the device, for the record.
     """
 
     sides: SidesPlan
@@ -55,6 +55,7 @@ class BenchPlan:
     hardware: HardwareProfile | None = None
     output: Path | None = None
     resume: bool = False
+    device_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _planned(plan: BenchPlan, request: ModelRequest, model: ModelUnderTest) -> B
         ),
         mode=plan.mode,
         device=model.device.type,
-        environment=read_environment(model.device),
+        environment=read_environment(model.device, plan.device_memory_bytes),
         steps=plan.steps,
         warmup=plan.warmup,
         num_rounds=plan.rounds,
@@ -146,7 +147,7 @@ def _measure(
         if planned.side(side.name).runs
     }
     deadline = Deadline(plan.time_limit_s, plan.started_s, time.monotonic)
-    keeper = _Keeper(plan.output, device)
+    keeper = _Keeper(plan.output, device, plan.device_memory_bytes)
     # Torch runs a function eagerly, without a word, once it has compiled it this often: all sides share the
     # functions that graph breaks leave.
     limit = 8 * (len(sides) + 1)
@@ -163,14 +164,15 @@ def _measure(
 class _Keeper:
     """Keeps the result file up to date, and asks once about the machine: after a round, when its link was busy."""
 
-    def __init__(self, output: Path | None, device: torch.device) -> None:
+    def __init__(self, output: Path | None, device: torch.device, device_memory_bytes: int | None) -> None:
         self.output = output
         self.device = device
+        self.device_memory_bytes = device_memory_bytes
         self.environment: Environment | None = None
 
     def keep(self, result: BenchResult) -> None:
         """Write ``result``, if a file is wanted."""
-        self.environment = self.environment or read_environment(self.device)
+        self.environment = self.environment or read_environment(self.device, self.device_memory_bytes)
         if self.output is not None:
             write_result(self.output, self.described(result))
 

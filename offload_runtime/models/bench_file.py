@@ -40,7 +40,7 @@ def result_data(result: BenchResult) -> dict[str, Any]:
         "model": asdict(result.model),
         "mode": result.mode,
         "device": result.device,
-        "environment": asdict(result.environment),
+        "environment": _environment_data(result.environment),
         "steps": result.steps,
         "warmup": result.warmup,
         "num_rounds": result.num_rounds,
@@ -57,6 +57,14 @@ def result_data(result: BenchResult) -> dict[str, Any]:
         ],
         "rounds": [asdict(taken) for taken in result.rounds],
     }
+
+
+def _environment_data(environment: Environment) -> dict[str, Any]:
+    """Leave out the device's memory where none was given: files stay what they were before it could be."""
+    data = asdict(environment)
+    if environment.device_memory_bytes is None:
+        del data["device_memory_bytes"]
+    return data
 
 
 def result_from_data(data: Mapping[str, Any]) -> BenchResult:

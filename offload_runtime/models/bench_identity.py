@@ -36,6 +36,7 @@ def setting_facts(result: BenchResult) -> dict[str, object]:
     return {
         "seed": result.model.seed,
         "gpu": environment.gpu,
+        "device memory": environment.device_memory_bytes,
         "torch": environment.torch,
         "package": environment.package,
         "hardware": result.hardware,

@@ -12,7 +12,11 @@ SideKind = Literal["policy", "peer", "control"]
 
 @dataclass(frozen=True)
 class Environment:
-    """Where it was measured; None where there is no accelerator, or nobody could tell."""
+    """Where it was measured; None where there is no accelerator, or nobody could tell.
+
+    ``device_memory_bytes`` is the device memory that was given for the run, None for all that there is: on an
+    accelerator the process was kept to it, without one plans were.
+    """
 
     gpu: str | None
     gpu_bytes: int | None
@@ -23,6 +27,7 @@ class Environment:
     python: str
     host_cores: int | None
     package: str
+    device_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

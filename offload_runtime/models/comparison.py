@@ -242,6 +242,7 @@ class _Runner:
             num_graphs=report.num_graphs,
             layer_runs=layer_runs(report.tensors),
             diagnostics=(),
+            gradient_accumulation_steps=self.request.gradient_accumulation_steps,
         )
         findings = (*self._diagnostics(result, report, compared), *predicted.diagnostics)
         return replace(result, diagnostics=tuple(dict.fromkeys(findings)))

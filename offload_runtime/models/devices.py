@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.units import format_size, format_size_short
+
+__all__ = ["capped_memory", "choose_device"]
 
 
 def choose_device(wanted: str) -> str:
@@ -20,3 +26,29 @@ def choose_device(wanted: str) -> str:
         hint = "use --device cpu, where the simulated engine runs"
         raise RefusedError(Diagnostic("MOD707", "error", f"--device cuda: {reason}", hint=hint))
     return wanted
+
+
+@contextmanager
+def capped_memory(device: str, num_bytes: int | None) -> Iterator[None]:
+    """Let this process allocate ``num_bytes`` of a CUDA device while the context is open; None leaves it as it is.
+
+    Open it before anything is allocated. What is not torch's, such as the CUDA context, is not counted.
+    Without CUDA nothing is capped. Raises RefusedError (MOD708) for more than the device has.
+    """
+    if num_bytes is None or torch.device(device).type != "cuda":
+        yield
+        return
+    _, total_bytes = torch.cuda.mem_get_info(device)
+    if num_bytes > total_bytes:
+        message = (
+            f"--device-memory {format_size(num_bytes)} is more than the {format_size_short(total_bytes)} of "
+            f"{torch.cuda.get_device_name(device)}"
+        )
+        hint = "give less, or leave it out; `offload plan --hardware` predicts for a device that is not here"
+        raise RefusedError(Diagnostic("MOD708", "error", message, hint=hint))
+    before = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(num_bytes / total_bytes, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, device)

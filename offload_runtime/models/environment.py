@@ -18,10 +18,11 @@ _QUERY = ("driver_version", "pcie.link.gen.current", "pcie.link.width.current")
 _TIMEOUT_S = 20
 
 
-def read_environment(device: torch.device) -> Environment:
+def read_environment(device: torch.device, device_memory_bytes: int | None = None) -> Environment:
     """Describe this process's machine, and ``device`` where it is an accelerator.
 
     The link is as it runs now: an idle one may have slowed down, so ask when it was busy just before.
+    ``device_memory_bytes`` is what the process was given of the device.
     """
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     driver, gen, width = _query(pci_address(device)) if gpu is not None else (None, None, None)
@@ -35,6 +36,7 @@ def read_environment(device: torch.device) -> Environment:
         python=platform.python_version(),
         host_cores=os.cpu_count(),
         package=offload_runtime.__version__,
+        device_memory_bytes=device_memory_bytes,
     )
 
 

@@ -129,7 +129,8 @@ class SimulatedStep:
 class PlanResult:
     """Everything that ``offload plan`` found out.
 
-    ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. Without ``view_replay`` a
+    ``target_bytes`` is ``limits.device_peak`` in bytes, None where the policy has none. ``capacity_is_given``: the
+    device's memory is not that of the profile, but what was given instead. Without ``view_replay`` a
     tensor that backward reads through views stays. ``num_candidates`` are saved tensors that the policy lets leave and
     that can; ``num_recomputed`` counts those that the baseline saves, and so do ``verdicts`` and ``layer_runs``.
     ``optimizer_ms`` is what the optimizer's step takes on top of ``gradient_accumulation_steps`` times ``step_ms``, the
@@ -152,6 +153,7 @@ class PlanResult:
     num_layers: int | None
     resident_bytes: ResidentBytes
     capacity_bytes: int
+    capacity_is_given: bool
     target_bytes: int | None
     window: WindowForecast
     baseline: StepForecast
@@ -214,6 +216,7 @@ class PlanResult:
             "baseline": forecast_data(self.baseline),
             "policy": forecast_data(self.policy),
             "capacity_bytes": self.capacity_bytes,
+            "capacity_is_given": self.capacity_is_given,
             "target_bytes": self.target_bytes,
             "resident_bytes": asdict(self.resident_bytes),
             "peak_at": site_data(self.policy.peak_at),

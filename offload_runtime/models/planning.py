@@ -234,6 +234,7 @@ def _result(
         num_layers=planned.num_layers,
         resident_bytes=baseline.resident,
         capacity_bytes=baseline.hardware.device_memory_bytes,
+        capacity_is_given=baseline.hardware.has_given_memory,
         target_bytes=limits.device_peak if isinstance(limits.device_peak, int) else None,
         window=baseline.window,
         baseline=baseline.forecast,

@@ -101,6 +101,9 @@ class ApplyResult:
 
     ``reference`` is never timed, and its peak is that of ``bitwise_layers`` layers: on an accelerator it runs
     only to be compared, with the kernels of the comparison, and under Inductor its saves are copies.
+
+    ``device_memory_bytes`` is the device memory that was given for the run, None for all that there is: on an
+    accelerator the process was kept to it, without one plans were.
     """
 
     model: str
@@ -136,6 +139,8 @@ class ApplyResult:
     num_graphs: int
     layer_runs: tuple[LayerRun, ...]
     diagnostics: tuple[Diagnostic, ...]
+    gradient_accumulation_steps: int = 1
+    device_memory_bytes: int | None = None
 
     @property
     def ok(self) -> bool:

@@ -52,6 +52,8 @@ def _machine(environment: Environment) -> str:
     if environment.link_gen is not None and environment.link_width is not None:
         link = f", PCIe {environment.link_gen} x{environment.link_width}"
     memory = f" of {format_size_short(environment.gpu_bytes)}" if environment.gpu_bytes is not None else ""
+    if environment.device_memory_bytes is not None:
+        memory += f", kept to {format_size_short(environment.device_memory_bytes)}"
     return f"{environment.gpu}{memory}{link}"
 
 

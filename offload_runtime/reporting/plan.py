@@ -91,11 +91,15 @@ def _heading(result: PlanResult) -> str:
     graphs = "1 graph" if result.num_graphs == 1 else f"{result.num_graphs} graphs"
     return (
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
-        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}"
+        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}{_given_memory(result)}"
         f"{'' if result.view_replay else ', without view replay'}\n"
         "nothing was run: peaks and times are predicted, limits and the device's memory are given\n"
         f"times are of forward and backward{_optimizer_time(result)}"
     )
+
+
+def _given_memory(result: PlanResult) -> str:
+    return f" with {format_size_short(result.capacity_bytes)}, as given" if result.capacity_is_given else ""
 
 
 def _optimizer_time(result: PlanResult) -> str:

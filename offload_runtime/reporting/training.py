@@ -39,6 +39,10 @@ def _heading(result: ApplyResult) -> str:
         f"mode {result.mode}, {result.optimizer}, {_count(result.steps, 'step')}, seed {result.seed}, "
         f"{_count(result.num_graphs, 'graph')}, on {result.device}"
     )
+    number = result.gradient_accumulation_steps
+    line += f", {number} batches a step" if number > 1 else ""
+    if result.device_memory_bytes is not None:
+        line += f", with {format_size_short(result.device_memory_bytes)} of device memory, as given"
     if result.engine != "simulated":
         return line
     return f"{line}\n{SIMULATED}"

@@ -274,3 +274,22 @@ def test_no_plan_is_suggested_where_none_lowers_the_peak(offload: Offload) -> No
     answer = json.loads(offload(*words, *facts("out_of_memory=true"), "--format", "json").stdout)
     assert "no policy on activations lowers it" in answer["data"]["summary"]
     assert [line for line in answer["next"] if line.startswith("offload plan")] == []
+
+
+@pytest.mark.parametrize("hardware", [(), ("--hardware", "h200-pcie5")])
+def test_a_smaller_device_than_the_profile_s_is_one_option(
+    offload: Offload, hardware: tuple[str, ...]
+) -> None:
+    words = (*hardware, "--device-memory", "80GB")
+    printed = json.loads(offload("facts", *words, "--format", "json").stdout)
+    known = printed["data"]["facts"]["gpu_total_bytes"]
+    assert (known["value"], known["origin"]) == (80_000_000_000, "given")
+    assert printed["next"] == [" ".join(("offload", "advise", *words))]
+    following = json.loads(offload("advise", *words, "--format", "json").stdout)["next"]
+    assert all("--device-memory 80GB" in line for line in following if "MODEL" in line.split())
+
+
+def test_two_sizes_of_one_device_are_a_usage_error(offload: Offload) -> None:
+    finished = offload("advise", "--device-memory", "80GB", *facts("gpu_total_bytes=80GiB"))
+    assert finished.exit_code == 2
+    assert "CLI614" in finished.stderr

@@ -339,3 +339,15 @@ def test_what_runs_no_model_loads_no_torch(args: list[str]) -> None:
         check=True,
     )
     assert finished.stderr.splitlines()[-1] == ""
+
+
+def test_a_result_says_that_the_device_s_memory_was_given(offload: Offload, tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    words = (*EAGER, "--peer", "save-on-cpu", "--hardware", "h200-pcie5", "--output", str(output))
+    assert bench(offload, *words, "--device-memory", "80GB").exit_code == 0
+    result = read_result(output)
+    assert result.environment.device_memory_bytes == 80_000_000_000
+    assert "--device-memory 80GB" in result.command
+    again = bench(offload, *words, "--resume")
+    assert again.exit_code == 4
+    assert "device memory is none now and 80000000000 there" in again.stderr

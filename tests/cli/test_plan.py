@@ -235,3 +235,23 @@ def test_a_frontier_as_text_says_where_it_ends(offload: Offload) -> None:
     heading = text[text.index("frontier of ") :].splitlines()
     assert heading[1].startswith("floor ")
     assert any(line.split()[:2] == ["1", "MiB"] and "the floor is" in line for line in heading)
+
+
+def test_the_device_s_memory_can_be_given_and_is_said_to_be(offload: Offload, policy: str) -> None:
+    words = ("plan", policy, *MODEL, *HERE, "--device-memory", "24MiB")
+    finished = offload(*words)
+    assert "on h200-pcie5 with 24 MiB, as given" in finished.stdout
+    assert "fits 24 MiB" in finished.stdout
+    assert finished.stderr.splitlines()[-1].endswith("--hardware h200-pcie5 --device-memory 24MiB")
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [("80", "write 80GiB or 80GB"), ("0GB", "no memory"), ("80 Gb", "did you mean")]
+)
+def test_device_memory_that_is_no_size_is_a_usage_error(
+    offload: Offload, policy: str, size: str, said: str
+) -> None:
+    finished = offload("plan", policy, *MODEL, *HERE, "--device-memory", size)
+    assert finished.exit_code == 2
+    assert "CLI604" in finished.stderr
+    assert said in finished.stderr

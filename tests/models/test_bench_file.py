@@ -88,7 +88,9 @@ def test_the_schema_is_draft_07_describes_every_property_and_closes_every_mappin
     assert all(member["description"].endswith(".") for member in found)
     mappings = [member for member in found if member.get("type") == "object"]
     assert all(mapping["additionalProperties"] is False for mapping in mappings)
-    assert all(set(mapping["required"]) == set(mapping["properties"]) for mapping in mappings)
+    # Files from before a property was there are still read.
+    optional = [set(mapping["properties"]) - set(mapping["required"]) for mapping in mappings]
+    assert set().union(*optional) == {"device_memory_bytes"}
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
@@ -181,3 +183,11 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(content: bytes | None, t
         path.write_bytes(content)
     with pytest.raises(UnreadableError, match="BEN911"):
         read_result(path)
+
+
+def test_a_file_from_before_memory_could_be_given_is_read(tmp_path: Path) -> None:
+    data = result_data(bench_result("a", "b"))
+    assert "device_memory_bytes" not in data["environment"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(data))
+    assert read_result(path).environment.device_memory_bytes is None

@@ -56,6 +56,7 @@ def plan_result(**changes: Any) -> PlanResult:
         "num_graphs": 1,
         "num_layers": 3,
         "resident_bytes": ResidentBytes(2 * GIB, 0, 2 * GIB, 4 * GIB, MIB, 64 * MIB),
+        "capacity_is_given": False,
         "capacity_bytes": 80 * GIB,
         "target_bytes": 10 * GIB,
         "window": WindowForecast(int(1.5 * GIB), 29.13, 55.3e6),
