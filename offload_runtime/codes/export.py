@@ -147,9 +147,9 @@ CODES = (
         "EXP907",
         "error",
         "a setting and a fact contradict each other",
-        "--setting writes what --fact says is otherwise; the constraints would be checked against a "
-        "run that is not the one that is configured.",
-        "Leave one of them out, or give both the same value.",
+        "--setting, or the policy, makes the export write what --fact says is otherwise; the constraints would be "
+        "checked against a run that is not the one that is configured.",
+        "Leave one of them out, or give both the same value; change the clause of the policy that the finding names.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"
@@ -280,10 +280,11 @@ CODES = (
     CodeEntry(
         "EXP914",
         "note",
-        "facts that are checked and not written",
-        "Facts about the configuration that the target is not known to have a setting for are "
-        "compared with its constraints, and the export does not set them.",
-        "Set them where the run is configured or launched.",
+        "facts that are not written",
+        "Facts about the configuration for which no setting of the target is known, or which leave its value open, "
+        "are not set by the export. They are compared with the constraints where one names them; the note says "
+        "which are neither checked nor written.",
+        "Set them where the run is configured or launched, or give the --setting that the hint names.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"

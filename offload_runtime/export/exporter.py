@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from offload_runtime.errors import Diagnostic, sorted_diagnostics
 from offload_runtime.export.clauses import Clause, given_clauses
 from offload_runtime.export.export_findings import ExportFindings
-from offload_runtime.export.given_settings import facts_of_settings, read_settings
+from offload_runtime.export.fact_settings import (
+    check_against_facts,
+    facts_of_settings,
+    open_settings,
+    settings_of_facts,
+)
+from offload_runtime.export.given_settings import read_settings
 from offload_runtime.export.policy_values import layer_shortfall, policy_values
 from offload_runtime.export.run_facts import check_run_facts, note_checked_facts
 from offload_runtime.export.target import (
@@ -33,7 +39,7 @@ from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 if TYPE_CHECKING:
     from offload_runtime.compiler import CompiledPolicy
 
-__all__ = ["Export", "check_export", "export_policy"]
+__all__ = ["Export", "check_export", "export_policy", "version_note"]
 
 _GIB = 2**30
 
@@ -73,25 +79,27 @@ def export_policy(
         findings.refuse(
             None, "EXP906", "a Python callable cannot be written down", "write the policy as YAML"
         )
+    facts = facts or {}
     values = _comparable(known, {setting.key: setting.default for setting in known.settings})
-    values |= policy_values(typed, facts or {}) | dict(facts or {})
+    values |= policy_values(typed, facts) | dict(facts)
     _judge_clauses(typed, known, values, findings)
-    _check_requires(typed, facts or {}, findings)
-    check_run_facts(typed, facts or {}, findings)
-    emitted = _emitted(known, values, findings)
-    given = read_settings(settings, emitted, facts or {}, findings)
-    emitted |= given
-    values = facts_of_settings(known, given) | values
-    values |= _comparable(known, {key: setting.value for key, setting in emitted.items()})
-    values |= {f"written.{setting.key}": setting.key in emitted for setting in known.settings}
-    _check_layers(typed, facts or {}, findings)
+    _check_requires(typed, facts, findings)
+    check_run_facts(typed, facts, findings)
+    of_policy = _emitted(known, values, findings)
+    given = read_settings(settings, of_policy, facts, findings)
+    emitted = {**settings_of_facts(known, facts), **of_policy, **given}
+    emitted = {key: emitted[key] for key in (*of_policy, *given, *emitted)}
+    values = _known_values(known, emitted, values, facts)
+    _check_layers(typed, facts, findings)
     _check_ranges(known, emitted, values, findings)
-    _check_constraints(known, emitted, values, findings)
+    named = _check_constraints(known, emitted, values, findings)
+    replaced = {key: setting for key, setting in of_policy.items() if key not in given}
+    check_against_facts(replaced, facts, named, findings)
     for when, text in known.notes:
         if _holds(when, values):
             findings.note(None, "EXP910", text)
     _note_newer(known, emitted, findings)
-    note_checked_facts(facts or {}, emitted, findings)
+    note_checked_facts(facts, emitted, findings)
     return Export(
         known,
         typed,
@@ -99,6 +107,21 @@ def export_policy(
         sorted_diagnostics(findings.refusals),
         _unverified_first(findings.notes),
     )
+
+
+def _known_values(
+    target: Target,
+    emitted: Mapping[str, ExportedSetting],
+    values: Mapping[str, Scalar],
+    facts: Mapping[str, Scalar],
+) -> dict[str, Scalar]:
+    """Return what conditions compare once the settings are known, their defaults and the facts that they state too."""
+    known = facts_of_settings(target, emitted) | dict(values)
+    for key in (*emitted, *(setting.key for setting in open_settings(target, facts, emitted))):
+        # Null, and what a fact says is used without its value, is not the default.
+        known.pop(key, None)
+    known |= _comparable(target, {key: setting.value for key, setting in emitted.items()})
+    return known | {f"written.{setting.key}": setting.key in emitted for setting in target.settings}
 
 
 def _unverified_first(notes: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -126,7 +149,13 @@ def check_export(
 ) -> tuple[Diagnostic, ...]:
     """Return every finding about handing ``policy`` to ``target``, refusals first."""
     export = export_policy(policy, target, facts=facts)
-    return export.refusals + export.notes
+    return (*export.refusals, *export.notes, version_note(export.target))
+
+
+def version_note(target: Target) -> Diagnostic:
+    """Return the note that says which version of ``target`` its findings are about."""
+    message = f"{target.name}: what is known is about {target.version}, compared with it on {target.checked}"
+    return Diagnostic("EXP913", "note", message, hint="with another version, run its own configuration check")
 
 
 def _judge_clauses(
@@ -237,12 +266,18 @@ def _check_ranges(
         if wrong is not None:
             message = f"{exported.key} is {wrong}, not {setting_text(exported.value)}"
             message += _quoted(setting, exported.value, values)
-            findings.refuse(span, "EXP903", message, f"choose a value that is {wrong}", path)
+            findings.refuse(span, "EXP903", message, _range_hint(setting, wrong), path)
         elif setting.below is not None and setting.below not in values:
             message = (
                 f"not verified: {exported.key}={setting_text(exported.value)} has to be below {setting.below}"
             )
             findings.note(span, "EXP911", message, path, _give([setting.below]))
+
+
+def _range_hint(setting: TargetSetting, wrong: str) -> str:
+    if setting.type == "list":
+        return f"--setting '{setting.key}=[...]', of {', '.join(setting.choices)}"
+    return f"choose a value that is {wrong}"
 
 
 def _quoted(setting: TargetSetting, value: SettingValue, values: Mapping[str, Scalar]) -> str:
@@ -275,13 +310,16 @@ def _check_constraints(
     emitted: Mapping[str, ExportedSetting],
     values: Mapping[str, Scalar],
     findings: ExportFindings,
-) -> None:
+) -> set[str]:
+    """Refuse what breaks a constraint; return the facts that the broken ones hang on."""
+    broken: set[str] = set()
     for constraint in target.constraints:
         if not _holds(constraint.when, values):
             continue
         holds = evaluate(constraint.holds, values)
         span, path = findings.span_of(constraint.clauses)
         if holds is False:
+            broken |= {comparison.fact for comparison in comparisons(constraint.holds)}
             text = f": {constraint.error!r}" if constraint.error else ""
             message = f"{constraint.message} [{constraint.name}]{text}"
             findings.refuse(span, "EXP902", message, constraint.cure, path)
@@ -291,6 +329,7 @@ def _check_constraints(
                 f"not verified: {constraint.message} [{constraint.name}]; it hangs on {', '.join(unknown)}"
             )
             findings.note(span, "EXP911", message, path, _give(unknown))
+    return broken
 
 
 def _check_layers(policy: Policy, facts: Mapping[str, Scalar], findings: ExportFindings) -> None:

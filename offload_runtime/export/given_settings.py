@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from offload_runtime.export.export_findings import ExportFindings
+from offload_runtime.export.fact_settings import contradiction
 from offload_runtime.export.target import ExportedSetting, SettingValue, Target, TargetSetting, setting_text
 from offload_runtime.predicates import Scalar
 from offload_runtime.shape import did_you_mean
 
-__all__ = ["facts_of_settings", "read_settings"]
+__all__ = ["read_settings"]
 
 _KINDS = {
     "boolean": "true or false",
@@ -43,7 +44,10 @@ def read_settings(
             kind = _KINDS[setting.type]
             findings.refuse(None, "EXP903", f"{key} is {kind}, not {written!r}", f"write {kind}")
             continue
-        _check_against_fact(setting, value, facts, findings)
+        message = contradiction(setting, value, facts)
+        if message is not None:
+            hint = f"leave one of them out, or give --fact {setting.fact} as it is set"
+            findings.refuse(None, "EXP907", message, hint)
         if key in emitted and emitted[key].value != value:
             old = setting_text(emitted[key].value)
             whence = "the policy" if emitted[key].clause is not None else "the export"
@@ -51,37 +55,6 @@ def read_settings(
             findings.note(None, "EXP912", message)
         given[key] = ExportedSetting(key, value)
     return given
-
-
-def facts_of_settings(target: Target, given: Mapping[str, ExportedSetting]) -> dict[str, Scalar]:
-    """Return the facts that the settings given by hand state."""
-    facts: dict[str, Scalar] = {}
-    for key, exported in given.items():
-        setting = target.setting(key)
-        if setting is not None and setting.fact is not None:
-            stated = _stated(setting, exported.value)
-            if stated is not None:
-                facts[setting.fact] = stated
-    return facts
-
-
-def _stated(setting: TargetSetting, value: SettingValue) -> Scalar | None:
-    """Return the value of the setting's fact that goes with ``value``."""
-    if setting.stands_for_no is not None:
-        return value is not None and value != setting.stands_for_no
-    return None if isinstance(value, tuple) else value
-
-
-def _check_against_fact(
-    setting: TargetSetting, value: SettingValue, facts: Mapping[str, Scalar], findings: ExportFindings
-) -> None:
-    fact = setting.fact
-    if fact is None or fact not in facts:
-        return
-    stated = _stated(setting, value)
-    if stated != facts[fact]:
-        message = f"{setting.key}={setting_text(value)} contradicts --fact {fact}={setting_text(facts[fact])}"
-        findings.refuse(None, "EXP907", message, f"leave one of them out, or give --fact {fact} as it is set")
 
 
 def _parsed(setting: TargetSetting, written: str) -> tuple[bool, SettingValue]:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 
 from offload_runtime.export.export_findings import ExportFindings
+from offload_runtime.export.fact_settings import open_settings
 from offload_runtime.export.target import ExportedSetting
 from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
-from offload_runtime.predicates import Scalar
+from offload_runtime.predicates import Scalar, comparisons
 from offload_runtime.targets import EXPORT_TARGETS
 
 __all__ = ["check_run_facts", "note_checked_facts"]
@@ -20,6 +21,8 @@ _PRODUCTS = (
     ("tensor_parallel", "pipeline_parallel", "data_parallel"),
     ("expert_parallel", "pipeline_parallel"),
 )
+# What this module compares itself.
+_COMPARED = frozenset({*_DEGREES, "framework", "optimizer"})
 _WITHOUT_STATE = ("sgd", "none")
 # torchtitan trains with FSDP2 itself.
 _ALSO = {("torchtitan", "fsdp2")}
@@ -57,23 +60,39 @@ def _check_world_size(degrees: Mapping[str, int], findings: ExportFindings) -> N
 def note_checked_facts(
     facts: Mapping[str, Scalar], emitted: Mapping[str, ExportedSetting], findings: ExportFindings
 ) -> None:
-    """Note which facts about the configuration were compared and are not written as settings."""
-    written = {
-        emission.taken_from
-        for emission in findings.target.emits
-        if emission.key in emitted and emission.taken_from in facts
-    }
-    stated = {
-        setting.fact
-        for setting in findings.target.settings
-        if setting.fact is not None and setting.key in emitted
-    }
-    checked = [
-        name
-        for name in facts
-        if FACTS[name].source == "configuration" and name not in written | stated | {"framework"}
+    """Note which facts about the configuration are not written as settings, compared or not, and how to set them."""
+    target = findings.target
+    written = {setting.fact for setting in target.settings if setting.key in emitted}
+    written |= {emission.taken_from for emission in target.emits if emission.key in emitted}
+    undecided = open_settings(target, facts, emitted)
+    for setting in undecided:
+        values = ", ".join(choice for choice in setting.choices if choice != setting.stands_for_no)
+        message = f"checked, and not written as a setting: {setting.fact}, which leaves the value open"
+        findings.note(None, "EXP914", message, hint=f"--setting {setting.key}=VALUE, one of {values}")
+    written |= {setting.fact for setting in undecided}
+    rest = [name for name in facts if FACTS[name].source == "configuration" and name not in written]
+    compared = _COMPARED | _named_in_conditions(findings)
+    for names, fate in (
+        ([name for name in rest if name in compared - {"framework"}], "checked, and not"),
+        ([name for name in rest if name not in compared], "neither checked nor"),
+    ):
+        if names:
+            message = f"{fate} written as a setting: {', '.join(names)}"
+            where = "set it where the run is configured or launched"
+            hint = f"{where}: no setting of {target.title} is known for it"
+            findings.note(None, "EXP914", message, hint=hint)
+
+
+def _named_in_conditions(findings: ExportFindings) -> set[str]:
+    """Return the facts that conditions of the target, or what the policy requires, compare."""
+    target, requires = findings.target, findings.policy.requires
+    conditions = [
+        *(
+            predicate
+            for constraint in target.constraints
+            for predicate in (constraint.when, constraint.holds)
+        ),
+        *(when for when, _ in target.notes),
+        *((requires,) if requires is not None else ()),
     ]
-    if checked:
-        message = f"checked, and not written as a setting: {', '.join(checked)}"
-        hint = f"set it where the run is configured or launched: {findings.target.title} has no setting here for it"
-        findings.note(None, "EXP914", message, hint=hint)
+    return {comparison.fact for predicate in conditions for comparison in comparisons(predicate)}

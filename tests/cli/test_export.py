@@ -123,3 +123,20 @@ def test_validate_judges_a_policy_for_a_target(
     assert finished.exit_code == exit_code
     assert ("EXP902" in finished.stdout) is (exit_code == 1)
     assert "note: megatron-bridge" in finished.stdout
+    assert "EXP913 note: megatron-bridge: what is known is about Megatron-Core 0.16.1" in finished.stdout
+
+
+def test_a_forbidden_combination_given_as_facts_is_refused_by_both_commands(
+    offload: Offload, folder: Path
+) -> None:
+    (folder / "half.yaml").write_text(
+        "apiVersion: offload/v1\nkind: Policy\nname: half\noptimizer_state: {offload_fraction: 0.5}\n"
+    )
+    given = ("pipeline_parallel=2", "layer_activation_offload=true", "fine_grained_offload=true")
+    facts = [word for fact in given for word in ("--fact", fact)]
+    exported = offload("export", "half.yaml", "--to", "megatron-bridge", *facts)
+    assert (exported.exit_code, exported.stdout) == (4, "")
+    assert exported.stderr.count("EXP902") == 3
+    validated = offload("validate", "half.yaml", "--for", "megatron-bridge", *facts)
+    assert validated.exit_code == 1
+    assert validated.stdout.count("EXP902") == 3

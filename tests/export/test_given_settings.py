@@ -120,3 +120,86 @@ def test_a_wrong_key_is_told_the_closest_one_and_all_of_them_by_section(given: s
     assert refusal.hint.startswith(f"did you mean {close}? ")
     assert "in optimizer: optimizer_cpu_offload, " in refusal.hint
     assert refusal.hint.count("optimizer.") <= 1
+
+
+GRAPHS = "model.cuda_graph_impl="
+MODULES = "model.offload_modules="
+
+
+@pytest.mark.parametrize(
+    ("given", "broken"),
+    [
+        (("optimizer.decoupled_weight_decay=false",), {"decoupled-weight-decay"}),
+        ((FINE, CORE, f"{GRAPHS}local"), {"local-graphs-take-experts-only"}),
+        ((FINE, f"{MODULES}[expert_fc1]", f"{GRAPHS}local"), set()),
+        ((FINE, CORE, f"{GRAPHS}transformer_engine"), set()),
+        ((FINE, CORE, f"{GRAPHS}full_iteration"), {"in-flight-limit-for-full-iteration"}),
+        (
+            (FINE, CORE, f"{GRAPHS}full_iteration", "model.fine_grained_offloading_max_inflight_offloads=2"),
+            set(),
+        ),
+        ((FINE, f"{MODULES}[moe_act]", "model.moe_paged_stash=true"), {"paged-stash-or-expert-modules"}),
+        ((FINE, CORE, "model.moe_paged_stash=true"), set()),
+        ((FINE, f"{MODULES}[fused_group_mlp,moe_act]"), {"fused-group-by-itself"}),
+        (
+            (
+                FINE,
+                f"{MODULES}[expert_fc1]",
+                "model.recompute_granularity=selective",
+                "model.recompute_modules=[moe]",
+            ),
+            {"recomputed-experts-or-expert-modules"},
+        ),
+        (
+            (
+                FINE,
+                CORE,
+                "model.recompute_granularity=selective",
+                "model.recompute_modules=[moe_act,layernorm]",
+            ),
+            set(),
+        ),
+        (("model.virtual_pipeline_model_parallel_size=2",), set()),
+    ],
+    ids=str,
+)
+def test_conditions_of_the_target_can_be_set_and_are_checked(
+    given: tuple[str, ...], broken: set[str]
+) -> None:
+    found = export(*given, pipeline_parallel=2)
+    assert {f.message.partition("[")[2].partition("]")[0] for f in found.refusals} == broken
+    assert all(f.code == "EXP902" for f in found.refusals)
+
+
+@pytest.mark.parametrize(
+    ("stages", "given", "refused"),
+    [
+        (2, (), True),
+        (1, (), False),
+        (1, (FINE, CORE), True),
+        (1, ("model.recompute_granularity=full",), True),
+    ],
+    ids=str,
+)
+def test_a_layer_count_alone_is_a_switch_on_megatron_lm_s_own_command_line(
+    stages: int, given: tuple[str, ...], refused: bool
+) -> None:
+    count = "model.cpu_offloading_num_layers=16"
+    rest = () if given else ("model.recompute_granularity=null", "model.cuda_graph_impl=none")
+    found = export(count, *given, *rest, pipeline_parallel=stages, num_layers=32)
+    assert [f.code for f in found.refusals] == ["EXP902"] * refused
+    assert all("Megatron-LM's own command line" in f.message for f in found.refusals)
+    assert "moves no activations: cpu_offloading_num_layers is set and cpu_offloading is off" in notes(found)
+
+
+@pytest.mark.parametrize(("graphs", "refused"), [("full_iteration", False), ("local", True)])
+def test_graphs_of_a_full_iteration_are_the_exception_for_layers(graphs: str, refused: bool) -> None:
+    given = (f"{GRAPHS}{graphs}", "model.cpu_offloading=true", "model.cpu_offloading_num_layers=4")
+    found = export(*given, pipeline_parallel=1, activation_recompute=False, num_layers=8)
+    assert bool(found.refusals) is refused
+    assert ("Megatron-Core 0.16.1 has no full_iteration" in notes(found)) is not refused
+
+
+def test_both_findings_about_modules_advise_the_same() -> None:
+    hints = {export(FINE, *given).refusals[0].hint for given in ((), (f"{MODULES}[mlp]",))}
+    assert len(hints) == 1
