@@ -136,7 +136,7 @@ def test_a_forbidden_combination_given_as_facts_is_refused_by_both_commands(
     facts = [word for fact in given for word in ("--fact", fact)]
     exported = offload("export", "half.yaml", "--to", "megatron-bridge", *facts)
     assert (exported.exit_code, exported.stdout) == (4, "")
-    assert exported.stderr.count("EXP902") == 3
+    assert exported.stderr.count("EXP902 megatron-bridge: ") == 3
     validated = offload("validate", "half.yaml", "--for", "megatron-bridge", *facts)
     assert validated.exit_code == 1
-    assert validated.stdout.count("EXP902") == 3
+    assert validated.stdout.count("EXP902 megatron-bridge: ") == 3
