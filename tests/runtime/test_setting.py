@@ -68,7 +68,7 @@ def test_a_policy_that_counts_layers_runs_on_unknown_hardware() -> None:
 
 
 def test_a_profile_brings_its_workspace() -> None:
-    assert setting_for(policy(), H200, CPU).resident_bytes == H200.workspace_bytes == 64 * 2**20
+    assert setting_for(policy(), H200, CPU).resident_bytes == H200.workspace_bytes == 68 * 2**20
 
 
 def test_a_hardware_option_is_a_name_a_path_data_or_a_profile(tmp_path: Path) -> None:
