@@ -32,8 +32,9 @@ from offload_runtime.units import parse_size, size_hint
 if TYPE_CHECKING:
     from offload_runtime.models.capture_check import CaptureCheck
     from offload_runtime.models.frontier_result import FrontierResult
+    from offload_runtime.models.plan_baseline import Baseline
     from offload_runtime.models.plan_result import PlanResult
-    from offload_runtime.models.planning import Baseline, Progress
+    from offload_runtime.models.planning import Progress
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -153,7 +154,7 @@ def command(
 
 def _refused(refusal: RefusedError, baseline: Baseline, policy: CompiledPolicy) -> Outcome:
     """Return a refusal with the arithmetic that was asked for: that is where it says what could leave instead."""
-    from offload_runtime.models.planning import arithmetic_of
+    from offload_runtime.models.plan_arithmetic import arithmetic_of
     from offload_runtime.reporting.why import arithmetic_data, render_arithmetic
 
     arithmetic = arithmetic_of(baseline, policy, refusal=refusal)

@@ -22,7 +22,8 @@ from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.fake_capture import fake_model
 from offload_runtime.models.frontier import find_floor
 from offload_runtime.models.optimizer_step import optimizer_state_bytes, step_temporary_bytes
-from offload_runtime.models.planning import Baseline, Progress, predict_baseline
+from offload_runtime.models.plan_baseline import Baseline
+from offload_runtime.models.planning import Progress, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.step_places import STAYS
 from offload_runtime.models.traced_model import StateBytes, trace_request

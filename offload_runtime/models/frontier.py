@@ -12,9 +12,10 @@ from dataclasses import replace
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import RefusedError
 from offload_runtime.models.frontier_result import FrontierFloor, FrontierPlan, FrontierResult
+from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.plan_limits import refuse_several_graphs
 from offload_runtime.models.plan_result import Holding, PlanResult
-from offload_runtime.models.planning import Baseline, Progress, plan_policy
+from offload_runtime.models.planning import Progress, plan_policy
 from offload_runtime.models.step_places import STAYS, name_holders
 from offload_runtime.planning.limits import Infeasible
 from offload_runtime.policy import Limits

@@ -5,7 +5,6 @@ Bytes are those of one rank, times those of one forward and backward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -312,8 +311,3 @@ def _state(result: PlanResult) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def largest_stalls(stalls: Sequence[tuple[str, float]], number: int) -> list[tuple[str, float]]:
-    """Return the longest stalls, the longest first."""
-    return sorted(stalls, key=lambda stall: -stall[1])[:number]

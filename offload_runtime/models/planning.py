@@ -17,10 +17,7 @@ from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
-from offload_runtime.models.optimizer_step import (
-    optimizer_step_bytes,
-    resident_bytes,
-)
+from offload_runtime.models.optimizer_step import optimizer_step_bytes, resident_bytes
 from offload_runtime.models.plan_arithmetic import arithmetic_of
 from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.plan_limits import (
@@ -32,7 +29,13 @@ from offload_runtime.models.plan_limits import (
     refuse_optimizer_step,
     refuse_several_graphs,
 )
-from offload_runtime.models.plan_result import PlanResult, ResidentBytes, StepForecast, WindowForecast
+from offload_runtime.models.plan_result import (
+    HostForecast,
+    PlanResult,
+    ResidentBytes,
+    StepForecast,
+    WindowForecast,
+)
 from offload_runtime.models.planned_model import PlannedModel, count_candidates, plan_graphs, plan_loss
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.traced_model import TracedModel, trace_request
@@ -42,9 +45,7 @@ from offload_runtime.policy import Limits
 from offload_runtime.runtime.options import refuse_unsupported
 
 __all__ = [
-    "Baseline",
     "Progress",
-    "arithmetic_of",
     "baseline_of",
     "plan",
     "plan_model",
@@ -194,7 +195,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
         *judge_moved(policy.policy, sum(pair.plan.planned_bytes for pair in planned.pairs)),
         *(found for pair in planned.pairs for found in pair.diagnostics),
     )
-    return _result(baseline, policy, limits, planned, forecast, (*traced.diagnostics, *findings))
+    return _result(baseline, policy, limits, planned, forecast, host, (*traced.diagnostics, *findings))
 
 
 def _resident(traced: TracedModel, hardware: HardwareProfile) -> ResidentBytes:
@@ -213,6 +214,7 @@ def _result(
     limits: Limits,
     planned: PlannedModel,
     forecast: StepForecast,
+    host: HostForecast,
     diagnostics: tuple[Diagnostic, ...],
 ) -> PlanResult:
     traced, model = baseline.traced, baseline.traced.model
@@ -245,7 +247,7 @@ def _result(
         num_offloaded=sum(verdict.fate == "offload" for verdict in verdicts),
         offloaded_bytes=sum(pair.plan.planned_bytes for pair in planned.pairs),
         num_recomputed=sum(verdict.fate == "recompute" for verdict in verdicts),
-        host=host_forecast(planned, limits),
+        host=host,
         hidden_fraction=simulation.hidden_fraction,
         stall_ms=simulation.stall_ms,
         stalls=_stalls(planned),

@@ -14,7 +14,8 @@ from offload_runtime.compiler import CompiledPolicy
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.fake_capture import as_traced
-from offload_runtime.models.planning import Baseline, plan_policy, predict_baseline
+from offload_runtime.models.plan_baseline import Baseline
+from offload_runtime.models.planning import plan_policy, predict_baseline
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import PredictedRuns, Prediction
 from offload_runtime.models.traced_model import trace_request

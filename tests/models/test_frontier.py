@@ -11,7 +11,7 @@ from offload_runtime.compiler import load_policy
 from offload_runtime.errors import RefusedError
 from offload_runtime.models.frontier import NUM_STEPS, find_floor, sweep_frontier
 from offload_runtime.models.frontier_result import FrontierResult
-from tests.models.test_planning import baseline, policy
+from tests.models.planned_runs import baseline, policy
 
 
 @cache
