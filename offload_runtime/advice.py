@@ -13,7 +13,7 @@ from typing import Literal
 
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
 from offload_runtime.advice_diagnosis import diagnosis_summary, is_slow, open_checks
-from offload_runtime.advice_systems import carried_out_by, system_summary
+from offload_runtime.advice_systems import OWN_MECHANISM, carried_out_by, system_summary
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
 from offload_runtime.fact_sheet import FactSheet, FactsResult
@@ -23,6 +23,10 @@ from offload_runtime.units import format_size_short
 
 __all__ = ["Advice", "Conclusion", "Step", "advise"]
 
+_COMPILE_FIRST = (
+    "An eager loop holds more than the compiled one, which was predicted: compile first, "
+    "model = torch.compile(model)."
+)
 Conclusion = Literal["nothing", "activations", "refused", "unknown"]
 
 
@@ -43,6 +47,7 @@ class Advice:
     ``missing`` are facts that the conclusion hangs on, ``lowers`` what would make the training fit where no policy
     does; ``refusal`` is that as a finding. ``order`` is empty where nothing has to leave or nothing is known.
     ``device_peak_bytes`` is the limit to plan under where that is less than what ``auto`` leaves of the device.
+    ``compile_first``: the step fits when it is compiled, ran out of memory, and is not known to be compiled.
     """
 
     conclusion: Conclusion
@@ -53,6 +58,7 @@ class Advice:
     missing: tuple[str, ...] = ()
     refusal: Diagnostic | None = None
     device_peak_bytes: int | None = None
+    compile_first: bool = False
 
 
 def advise(result: FactsResult) -> Advice:
@@ -94,7 +100,7 @@ def _about_memory(result: FactsResult) -> Advice:
         return Advice("nothing", _fitting_summary(result), (), sections)
     if fits is False or ran_out is True:
         return _overflow(result, sections)
-    missing = _missing(result)
+    missing = (*_missing(result), *_open_compilation(sheet))
     hangs = f"hether a step fits hangs on {', '.join(missing)}."
     system = system_summary(sheet)
     summary = f"{system} W{hangs}" if system is not None else f"Nothing can be said yet: w{hangs}"
@@ -113,8 +119,8 @@ def _fitting_summary(result: FactsResult) -> str:
 def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
     """What stays fits, or nobody knows; the step does not."""
     sheet = result.sheet
-    if sheet.get("resident_fits") is None:
-        missing = _missing(result, "resident_bytes", "gpu_total_bytes")
+    if sheet.get("resident_fits") is None and sheet.get("fits") is not True:
+        missing = (*_missing(result, "resident_bytes", "gpu_total_bytes"), *_open_compilation(sheet))
         system = system_summary(sheet)
         summary = (
             f"The step does not fit. {f'{system} ' if system else ''}Whether activations or the optimizer's state "
@@ -134,6 +140,10 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         parts.append(f"and can be brought down to {format_size_short(floor)}")
     head, *rest = parts
     summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
+    if peak is not None and sheet.get("mode") == "graph":
+        summary += (
+            " That is the peak of mode graph, which saves all; mode inductor tells what torch.compile needs."
+        )
     return _about_activations(result, summary, sections)
 
 
@@ -158,18 +168,30 @@ def _unpredicted(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -
         f"The step was predicted to fit{numbers} and ran out of memory: look for other processes on the device, "
         "fragmentation, or another shape than the one that was predicted."
     )
+    is_eager = _open_compilation(sheet) != () or sheet.get("compiled") is False
+    if is_eager:
+        summary = f"{_COMPILE_FIRST} {summary}"
     if peak is None or limit is None:
-        return _about_activations(result, summary, sections)
-    if limit >= peak:
+        found = _about_activations(result, summary, sections)
+    elif limit >= peak:
         summary += (
             f" The peak of {format_size_short(peak)} is also the floor: no policy on activations lowers it."
         )
-        return Advice("unknown", summary, (), sections)
-    summary += (
-        f" If it stays, offload and recompute activations under limits.device_peak={limit // MIB}MiB, as far below "
-        "the predicted peak as a run needs that takes more than was predicted."
-    )
-    return _about_activations(result, summary, sections, limit)
+        found = Advice("unknown", summary, (), sections)
+    else:
+        summary += (
+            f" If it stays, offload and recompute activations under limits.device_peak={limit // MIB}MiB, as far below "
+            "the predicted peak as a run needs that takes more than was predicted."
+        )
+        found = _about_activations(result, summary, sections, limit)
+    missing = (*_open_compilation(sheet), *found.missing)
+    return replace(found, missing=missing, compile_first=is_eager)
+
+
+def _open_compilation(sheet: FactSheet) -> tuple[str, ...]:
+    """Return the fact that an overflow hangs on where nobody said whether the loop compiles, as most systems let it."""
+    is_open = sheet.get("out_of_memory") is True and sheet.get("compiled") is None
+    return ("compiled",) if is_open and sheet.get("framework") not in OWN_MECHANISM else ()
 
 
 def _activations(result: FactsResult) -> Step:

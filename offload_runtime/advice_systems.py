@@ -7,7 +7,10 @@ from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet
 from offload_runtime.predicates import evaluate
 
-__all__ = ["carried_out_by", "system_summary"]
+__all__ = ["OWN_MECHANISM", "carried_out_by", "system_summary"]
+
+OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
+"""Systems that offload by mechanisms of their own, and do not compile with this package's back end."""
 
 
 def system_summary(sheet: FactSheet) -> str | None:

@@ -170,6 +170,7 @@ _CONFIGURATION = _rows(
     "configuration",
     ("framework", "text", None, "What runs the training loop.", "pytorch"),
     ("mode", "text", None, "Front end of the offload backend.", "inductor"),
+    ("compiled", "boolean", None, "The loop runs the model through torch.compile, not eagerly.", True),
     ("optimizer", "text", None, "Optimizer that steps.", "adamw"),
     ("dtype", "text", None, "Type of the parameters.", "bfloat16"),
     ("master_weights", "boolean", None, "16-bit parameters have float32 master weights and moments.", True),

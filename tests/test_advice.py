@@ -58,8 +58,15 @@ def estimate_of(step_gib: int, **floor_gib: int) -> ModelEstimate:
             "activations",
             ("floor_bytes",),
         ),
-        ({**DEVICE, "out_of_memory": True}, "unknown", None, ("resident_bytes",)),
-        ({"out_of_memory": True}, "unknown", None, ("resident_bytes", "gpu_total_bytes")),
+        ({**DEVICE, "out_of_memory": True}, "unknown", None, ("resident_bytes", "compiled")),
+        ({**DEVICE, "out_of_memory": True, "compiled": False}, "unknown", None, ("resident_bytes",)),
+        ({"out_of_memory": True}, "unknown", None, ("resident_bytes", "gpu_total_bytes", "compiled")),
+        (
+            {"out_of_memory": True, "framework": "deepspeed"},
+            "unknown",
+            None,
+            ("resident_bytes", "gpu_total_bytes"),
+        ),
         ({"framework": "pytorch"}, "unknown", None, ("out_of_memory", "peak_bytes", "gpu_total_bytes")),
         ({**DEVICE, "resident_bytes": 90 * GIB}, "refused", "optimizer_state", ()),
         (
@@ -82,7 +89,12 @@ def estimate_of(step_gib: int, **floor_gib: int) -> ModelEstimate:
             "activations",
             ("floor_bytes",),
         ),
-        ({**ADAPTERS, "tensor_parallel": 2, "out_of_memory": True}, "unknown", None, ("resident_bytes",)),
+        (
+            {**ADAPTERS, "tensor_parallel": 2, "out_of_memory": True},
+            "unknown",
+            None,
+            ("resident_bytes", "compiled"),
+        ),
     ],
     ids=str,
 )
@@ -193,7 +205,7 @@ FITTING: dict[str, Scalar] = {**DEVICE, "peak_bytes": 70 * GIB, "resident_bytes"
 
 
 def test_a_measured_overflow_that_was_not_predicted_is_pointed_out() -> None:
-    found = advice({**FITTING, "out_of_memory": True, "floor_bytes": 30 * GIB})
+    found = advice({**FITTING, "out_of_memory": True, "compiled": True, "floor_bytes": 30 * GIB})
     assert found.conclusion == "activations"
     assert found.summary.startswith("The step was predicted to fit, 70 GiB of 80 GiB, and ran out of memory")
 
@@ -239,3 +251,31 @@ def test_an_overflow_whose_predicted_peak_no_policy_lowers_is_not_sent_to_a_plan
 )
 def test_elsewhere_the_limit_is_what_auto_leaves(facts: dict[str, Scalar]) -> None:
     assert advice(facts).device_peak_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "first", "missing"),
+    [
+        ({}, True, ("compiled",)),
+        ({"compiled": False}, True, ()),
+        ({"compiled": True}, False, ()),
+        ({"framework": "deepspeed"}, False, ()),
+        ({"framework": "deepspeed", "compiled": False}, True, ()),
+    ],
+    ids=str,
+)
+def test_an_eager_loop_that_ran_out_of_memory_is_compiled_first(
+    facts: dict[str, Scalar], first: bool, missing: tuple[str, ...]
+) -> None:
+    found = advice({**FITTING, "out_of_memory": True, "floor_bytes": 30 * GIB, **facts})
+    assert (found.compile_first, found.missing) == (first, missing)
+    assert ("compile first" in found.summary) is first
+    assert found.device_peak_bytes is not None
+
+
+@pytest.mark.parametrize(("mode", "is_said"), [("graph", True), ("inductor", False)])
+def test_a_peak_of_mode_graph_is_not_taken_for_that_of_torch_compile(mode: str, is_said: bool) -> None:
+    facts: dict[str, Scalar] = {**DEVICE, "peak_bytes": 100 * GIB, "resident_bytes": 20 * GIB, "mode": mode}
+    found = advice({**facts, "floor_bytes": 40 * GIB, "out_of_memory": True})
+    assert ("mode inductor" in found.summary) is is_said
+    assert not found.compile_first

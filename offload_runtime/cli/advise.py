@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Unpack
 
 import click
 
 from offload_runtime.advice import Advice, advise
 from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, is_slow
+from offload_runtime.advice_systems import OWN_MECHANISM
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
 from offload_runtime.cli.command_lookup import command_problem
@@ -22,8 +24,7 @@ from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import MIB, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
 
-# Systems that do not compile with this back end, and the commands that speak of what it would do.
-_OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
+# Commands that speak of what this package's back end would do.
 _THIS_BACK_END = ("apply", "bench", "explain")
 
 
@@ -80,6 +81,10 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     if is_slow(gathered.result.sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
+    if advice.compile_first and gathered.model_arguments:
+        yield _line(replace(gathered, mode="inductor"), "bench", "--peer=eager")
+    if _asks_of_graphs(gathered, advice):
+        yield f"{_line(replace(gathered, mode='inductor'), 'advise')}{given}"
     if advice.conclusion == "activations" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", *_limits(gathered, advice))
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
@@ -88,6 +93,12 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     if advice.conclusion == "refused" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", "--why", *_limits(gathered, advice))
     yield from _card_commands(gathered, advice, cards)
+
+
+def _asks_of_graphs(gathered: Gathered, advice: Advice) -> bool:
+    """Tell whether a step that does not fit was predicted as mode graph runs it, which is not how torch compiles it."""
+    is_predicted = bool(gathered.model_arguments) and gathered.result.sheet.get("fits") is False
+    return is_predicted and gathered.mode == "graph" and advice.conclusion == "activations"
 
 
 def _once_each(lines: Iterator[str]) -> Iterator[str]:
@@ -125,12 +136,12 @@ def _limits(gathered: Gathered, advice: Advice) -> list[str]:
 
 
 def _line(gathered: Gathered, *words: str) -> str:
-    command_name, *rest = words
-    line = ["offload", command_name, rest[0], *gathered.model_arguments]
+    """Return a command with its first words, the model and hardware at hand, and its last words."""
+    line = ["offload", *words[:2], *gathered.model_arguments]
     line += gathered.hardware_arguments
     if gathered.mode != "graph":
         line += ["--mode", gathered.mode]
-    return shlex.join([*line, *rest[1:]])
+    return shlex.join([*line, *words[2:]])
 
 
 def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
@@ -140,7 +151,7 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     run that another system carries out.
     """
     framework = gathered.result.sheet.get("framework")
-    if line is None or (framework in _OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
+    if line is None or (framework in OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
         return None
     if framework in EXPORT_TARGETS:
         line = line.replace("TARGET", str(framework))

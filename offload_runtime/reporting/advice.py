@@ -71,6 +71,7 @@ def advice_data(
         "summary": advice.summary,
         "lowers": list(advice.lowers),
         "device_peak_bytes": advice.device_peak_bytes,
+        "compile_first": advice.compile_first,
         "order": [dataclasses.asdict(step) for step in advice.order],
         "arithmetic": [dataclasses.asdict(section) for section in advice.sections],
         "cards": [_card_data(verdict) for verdict in cards],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -235,10 +236,11 @@ def test_a_card_s_plan_keeps_to_the_slowdown_too(offload: Offload) -> None:
     ("given", "start", "limit"),
     [
         (("out_of_memory=false",), "Nothing has to leave", None),
-        (("out_of_memory=true",), "The step was predicted to fit", "below"),
+        (("out_of_memory=true",), "An eager loop holds more", "below"),
+        (("out_of_memory=true", "compiled=true"), "The step was predicted to fit", "below"),
         (("out_of_memory=true", "gpu_total_bytes=16MiB"), "Offload and recompute activations", "94 %"),
     ],
-    ids=["fits", "overflows though predicted to fit", "does not fit"],
+    ids=["fits", "overflows though predicted to fit", "overflows compiled", "does not fit"],
 )
 def test_headline_steps_and_next_command_agree(
     offload: Offload, given: tuple[str, ...], start: str, limit: str | None
@@ -247,6 +249,11 @@ def test_headline_steps_and_next_command_agree(
     answer = json.loads(offload(*words, *facts(*given), "--format", "json").stdout)
     data, plans = answer["data"], [line for line in answer["next"] if line.startswith("offload plan fit")]
     assert data["summary"].startswith(start)
+    eager = "offload bench --peer=eager --model builtin:llama-tiny --layers 1 --hardware h100-pcie5 --mode inductor"
+    assert (eager in answer["next"]) is data["compile_first"] is start.startswith("An eager")
+    other_mode = f"offload advise {shlex.join(words[1:])} --mode inductor {shlex.join(facts(*given))}"
+    assert (other_mode in answer["next"]) is (limit == "94 %")
+    assert {line: command_problem(line) for line in answer["next"]} == dict.fromkeys(answer["next"])
     if limit is None:
         assert (data["order"], plans) == ([], [])
         return
