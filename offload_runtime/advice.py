@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
-from offload_runtime.advice_diagnosis import diagnosis_summary, is_slow, open_checks
+from offload_runtime.advice_diagnosis import Diagnosis, Found, diagnose
 from offload_runtime.advice_systems import OWN_MECHANISM, carried_out_by, system_summary
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
@@ -27,7 +27,7 @@ _COMPILE_FIRST = (
     "An eager loop holds more than the compiled one, which was predicted: compile first, "
     "model = torch.compile(model)."
 )
-Conclusion = Literal["nothing", "activations", "refused", "unknown"]
+Conclusion = Literal["nothing", "activations", "refused", "unknown", "diagnose", "not_slow"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Advice:
     ``missing`` are facts that the conclusion hangs on, ``lowers`` what would make the training fit where no policy
     does; ``refusal`` is that as a finding. ``order`` is empty where nothing has to leave or nothing is known.
     ``device_peak_bytes`` is the limit to plan under where that is less than what ``auto`` leaves of the device.
+    ``findings`` are what makes a run slow that offloads, with the fixes.
     ``compile_first``: the step fits when it is compiled, ran out of memory, and is not known to be compiled.
     """
 
@@ -58,29 +59,41 @@ class Advice:
     missing: tuple[str, ...] = ()
     refusal: Diagnostic | None = None
     device_peak_bytes: int | None = None
+    findings: tuple[Found, ...] = ()
     compile_first: bool = False
 
 
 def advise(result: FactsResult) -> Advice:
     """Return what to do about a slow run that offloads, and about memory, given what is known."""
-    found = _about_memory(result)
-    if not is_slow(result.sheet):
-        return found
-    checks = tuple(name for check in open_checks(result.sheet) for name in check.facts)
-    missing = tuple(name for name in checks if result.sheet.get(name) is None)
+    found, diagnosis = _about_memory(result), diagnose(result.sheet)
+    return found if diagnosis is None else _diagnosed(found, diagnosis, result.sheet)
+
+
+def _diagnosed(found: Advice, diagnosis: Diagnosis, sheet: FactSheet) -> Advice:
+    """Put what is said of a slowdown before what was ``found`` about memory.
+
+    What became slow by offloading is running: whether it fits is not the question, and offloading more is no answer.
+    """
+    slow = replace(found, findings=diagnosis.findings)
     if found.conclusion == "unknown":
-        # What became slow is running: whether it fits is not the question.
-        system = system_summary(result.sheet)
         return replace(
-            found,
-            summary=" ".join(filter(None, (diagnosis_summary(result.sheet), system))),
-            missing=missing,
+            slow, conclusion=diagnosis.verdict, summary=diagnosis.summary, missing=diagnosis.missing
         )
-    return replace(
-        found,
-        summary=f"{diagnosis_summary(result.sheet)} {found.summary}",
-        missing=tuple(dict.fromkeys((*missing, *found.missing))),
-    )
+    if (
+        diagnosis.verdict == "diagnose"
+        and found.conclusion == "activations"
+        and sheet.get("out_of_memory") is not True
+    ):
+        stays = "Without offloading the step does not fit, so that it may move less or recompute more, and not nothing."
+        return replace(
+            slow,
+            conclusion=diagnosis.verdict,
+            summary=f"{diagnosis.summary} {stays}",
+            order=(),
+            missing=diagnosis.missing,
+        )
+    missing = tuple(dict.fromkeys((*diagnosis.missing, *found.missing)))
+    return replace(slow, summary=f"{diagnosis.summary} {found.summary}", missing=missing)
 
 
 def _about_memory(result: FactsResult) -> Advice:

@@ -12,6 +12,7 @@ from offload_runtime.errors import Diagnostic, PolicyError, UnreadableError
 from offload_runtime.fact_values import fact_hint, wrong_value
 from offload_runtime.facts import BYTES, FACTS, SHARE, Fact
 from offload_runtime.predicates import Scalar
+from offload_runtime.result_facts import facts_of_result, is_result
 from offload_runtime.units import format_size_short, parse_size
 
 __all__ = [
@@ -153,7 +154,9 @@ def how_to_know(fact: Fact) -> str:
 
 
 def read_fact_file(path: Path) -> dict[str, Scalar]:
-    """Read facts that ``offload facts --format json`` printed, or a JSON mapping of names and values.
+    """Read facts that ``offload facts --format json`` printed, a JSON mapping of names and values, or a result.
+
+    A result is what ``offload bench`` or ``offload apply`` measured, as a file or as ``--format json`` printed it.
 
     Raises UnreadableError (ADV901) for a file that is neither, PolicyError (ADV902) for each name or value that the
     table does not have.
@@ -190,10 +193,16 @@ def _read_json(path: Path) -> Any:
 
 
 def _listed(path: Path, data: Any) -> dict[str, Scalar]:
-    """Find names and values in what `offload facts` prints, in its ``data`` alone, or in a plain mapping."""
+    """Find names and values in what `offload facts` prints, in its ``data`` alone, in a plain mapping or a result."""
     for key in ("data", "facts"):
         if isinstance(data, dict) and isinstance(data.get(key), dict):
             data = data[key]
+    if is_result(data):
+        try:
+            return facts_of_result(data)
+        except ValueError as error:
+            reason, _, hint = str(error).partition("; ")
+            raise _unreadable(path, reason, hint or None) from error
     if not isinstance(data, dict):
         raise _unreadable(path, "it is no mapping of names and values")
     named: dict[str, Scalar] = {}
@@ -205,8 +214,10 @@ def _listed(path: Path, data: Any) -> dict[str, Scalar]:
     return named
 
 
-def _unreadable(path: Path, reason: str) -> UnreadableError:
-    hint = 'give the output of `offload facts --format json`, or a JSON mapping such as {"num_gpus": 8}'
+def _unreadable(path: Path, reason: str, hint: str | None = None) -> UnreadableError:
+    hint = (
+        hint or 'give the output of `offload facts --format json`, or a JSON mapping such as {"num_gpus": 8}'
+    )
     return UnreadableError(Diagnostic("ADV901", "error", f"{path} holds no facts: {reason}", hint=hint))
 
 

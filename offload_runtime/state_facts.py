@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.offload_facts import of_offloading, refuse_contradictions
 from offload_runtime.predicates import Scalar
 from offload_runtime.training_state import (
     DTYPE_BYTES,
@@ -61,7 +62,12 @@ class TrainedState:
 
 
 def derived(sheet: FactSheet) -> FactSheet:
-    """Return the sheet with what follows from its facts."""
+    """Return the sheet with what follows from its facts.
+
+    Raises UsageError (CLI614) for facts that exclude each other.
+    """
+    refuse_contradictions(sheet)
+    sheet = of_offloading(sheet)
     state = trained_state(sheet)
     if state is not None:
         held = state.held

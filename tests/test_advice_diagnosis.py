@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from offload_runtime.advice import Advice, advise
-from offload_runtime.advice_diagnosis import CHECKS, is_slow, open_checks
+from offload_runtime.advice_diagnosis import found_in, is_slow, open_checks
 from offload_runtime.card import Card
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
+from offload_runtime.diagnosis_table import CHECKS, FINDINGS
+from offload_runtime.errors import UsageError
+from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.facts import FACTS
-from offload_runtime.predicates import Scalar
+from offload_runtime.predicates import Scalar, comparisons
 from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import derived
 
@@ -75,7 +80,12 @@ def test_what_fits_on_the_device_and_is_slow_is_diagnosed_and_said_to_fit() -> N
 
 @pytest.mark.parametrize(
     "facts",
-    [{"offload_enabled": True, "slowdown": 1.19}, {"slowdown": 3.0}, {"offload_enabled": True}],
+    [
+        {"offload_enabled": True, "slowdown": 1.19},
+        {"offload_mechanism": "none", "slowdown": 3.0},
+        {"offload_enabled": True},
+        {"offload_mechanism": "activation_hooks"},
+    ],
     ids=str,
 )
 def test_what_is_not_known_to_be_slow_by_offloading_is_not_diagnosed(facts: dict[str, Scalar]) -> None:
@@ -85,6 +95,171 @@ def test_what_is_not_known_to_be_slow_by_offloading_is_not_diagnosed(facts: dict
 
 def test_every_check_leads_to_facts_of_the_table() -> None:
     assert {name for check in CHECKS for name in check.facts} <= set(FACTS)
+    named = {comparison.fact for finding in FINDINGS for comparison in comparisons(finding.sign)}
+    assert named <= {name for check in CHECKS for name in check.facts} | {"offload_mechanism"}
+
+
+@pytest.mark.parametrize("more", [{}, {"offload_mechanism": "activation_hooks"}], ids=str)
+def test_a_slowdown_by_itself_says_that_something_is_offloaded(more: dict[str, Scalar]) -> None:
+    found = advice({"slowdown": 3.0, **more})
+    assert found.conclusion == "diagnose"
+    assert found.summary.startswith("Diagnose why a step takes 3 times as long")
+    assert found.missing[0] == "paired_baseline"
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "headline"),
+    [(1.02, "Offloading is not the cause of a slow step"), (1.1, "This is the normal price of offloading")],
+)
+def test_a_step_that_is_hardly_longer_is_said_to_be_no_finding(slowdown: float, headline: str) -> None:
+    found = advice({"slowdown": slowdown})
+    assert found.conclusion == "not_slow"
+    assert found.summary.startswith(headline)
+    assert found.missing == ("paired_baseline", "warm_steps_only")
+    settled = advice({**PROVEN, "slowdown": slowdown})
+    assert settled.missing == ()
+    assert "That holds if" not in settled.summary
+
+
+CLEAN: dict[str, Scalar] = {
+    **PROVEN,
+    "copy_fraction": 0.5,
+    "exposed_copy_fraction": 0.1,
+    "gpu_utilization": 0.9,
+    "memory_headroom_fraction": 0.3,
+    "numa_local": True,
+    "pageable_fraction": 0.0,
+    "pcie_link_width": 16,
+    "host_cpu_fraction": 0.3,
+    "cpu_step_fraction": 0.1,
+}
+
+
+def test_checks_that_found_nothing_are_said_to_explain_nothing_and_no_more_is_offloaded() -> None:
+    found = advice({**CLEAN, "fits": False, "resident_fits": True, "floor_fits": True})
+    assert "None of the checks explains it. Compare one warm trace of each side" in found.summary
+    assert (found.findings, found.order, found.missing) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("facts", "finding", "fix"),
+    [
+        ({"exposed_copy_fraction": 0.5}, "compute waits for copies", "move less"),
+        (
+            {"exposed_copy_fraction": 0.5, "framework": "deepspeed"},
+            "compute waits for copies",
+            "zero_optimization.off",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload"},
+            "the optimizer's step on the CPU is long",
+            "zero_optimization.offload_optimizer.ratio",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge"},
+            "the optimizer's step on the CPU is long",
+            "a lower optimizer.optimizer_offload_fraction",
+        ),
+        (
+            {"pageable_fraction": 0.5, "offload_mechanism": "fsdp2"},
+            "copies are pageable",
+            "CPUOffloadPolicy(pin_memory=True)",
+        ),
+        ({"pcie_link_width": 8}, "the link is narrow", "the slot"),
+        (
+            {"numa_local": False},
+            "the process runs on another NUMA node than its GPU",
+            "a wrapper with numactl",
+        ),
+        ({"host_cpu_fraction": 0.95}, "the host is saturated", "fewer workers"),
+        ({"memory_headroom_fraction": 0.01}, "device memory is full at the peak", "a smaller micro-batch"),
+    ],
+    ids=str,
+)
+def test_a_finding_is_named_with_the_fix_for_the_system_that_offloads(
+    facts: dict[str, Scalar], finding: str, fix: str
+) -> None:
+    found = advice({**CLEAN, **facts})
+    (only,) = found.findings
+    assert only.finding == finding
+    assert only.fixes[0].startswith(fix)
+    assert f"Found: {finding} (" in found.summary
+    assert "None of the checks" not in found.summary
+
+
+def test_hooks_are_a_finding_before_anything_is_measured() -> None:
+    found = advice({"slowdown": 3.0, "offload_mechanism": "activation_hooks"})
+    assert [each.finding for each in found.findings] == ["hooks copy on the compute stream"]
+    assert "Found so far: hooks copy on the compute stream" in found.summary
+    assert "pin_memory=True" in found.findings[0].fixes[0]
+    assert 'backend="offload"' in found.findings[0].fixes[1]
+
+
+def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
+    nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme"}
+    assert "In this order: the disk by itself." in advice(nvme).summary
+    (found,) = advice({**nvme, "nvme_read_gbps": 1.0}).findings
+    assert found.fixes[0] == "aio.queue_depth and aio.block_size higher"
+    assert open_checks(sheet_of(CLEAN)) == ()
+
+
+def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:
+    known = {setting.key for target in EXPORT_TARGETS for setting in load_target(target).settings}
+    fixes = [fix for finding in FINDINGS for fixes in finding.by_system.values() for fix in fixes]
+    keys = {
+        key
+        for fix in fixes
+        for key in re.findall(r"\b(?:zero_optimization|optimizer|aio)\.[a-z0-9_.]*[a-z0-9]", fix)
+    }
+    assert len(keys) > 8
+    assert keys <= known
+    assert "offload_policy" in known
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_open"),
+    [
+        ({"copy_fraction": 0.1}, False),
+        ({"copy_fraction": 0.6}, True),
+        ({"exposed_copy_fraction": 0.3}, False),
+        ({"offload_mechanism": "offload_runtime", "stall_ms": 300.0, "offload_step_ms": 900.0}, False),
+        ({"offload_mechanism": "offload_runtime", "stall_ms": 300.0, "step_ms": 300.0}, False),
+        ({"offload_mechanism": "zero_offload", "stall_ms": 300.0, "offload_step_ms": 900.0}, True),
+    ],
+    ids=str,
+)
+def test_what_settles_the_share_of_copies(facts: dict[str, Scalar], is_open: bool) -> None:
+    names = [check.name for check in open_checks(sheet_of({**PROVEN, **facts}))]
+    assert ("the share of copies" in names) is is_open
+
+
+def test_what_this_package_measured_says_how_much_is_exposed() -> None:
+    mine: dict[str, Scalar] = {**SLOW, "offload_mechanism": "offload_runtime", "stall_ms": 300.0}
+    assert sheet_of({**mine, "offload_step_ms": 900.0}).number("exposed_copy_fraction") == pytest.approx(
+        1 / 3
+    )
+    # A step without a policy is shorter by the slowdown.
+    assert sheet_of({**mine, "step_ms": 300.0}).number("exposed_copy_fraction") == pytest.approx(1 / 3)
+    assert sheet_of({**SLOW, "offload_mechanism": "offload_runtime", "hidden_fraction": 1.0}).number(
+        "exposed_copy_fraction"
+    ) == pytest.approx(0)
+    assert sheet_of({**mine, "offload_step_ms": 900.0}).get("cpu_step_fraction") == 0.0
+    assert sheet_of({**mine, "optimizer_offload": True}).get("cpu_step_fraction") is None
+    (found,) = found_in(sheet_of({**mine, "offload_step_ms": 900.0}))
+    assert found.fixes[0].startswith("a lower limits.budget")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"copy_fraction": 0.2, "exposed_copy_fraction": 0.3},
+        {"offload_mechanism": "offload_runtime", "stall_ms": 300.0, "offload_step_ms": 200.0},
+    ],
+    ids=str,
+)
+def test_a_part_that_is_larger_than_the_whole_is_refused(facts: dict[str, Scalar]) -> None:
+    with pytest.raises(UsageError, match="CLI614"):
+        sheet_of({**PROVEN, **facts})
 
 
 def test_a_proven_slowdown_is_diagnosed_even_where_memory_is_full(card: Card) -> None:

@@ -81,6 +81,8 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     if is_slow(gathered.result.sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
+    if advice.conclusion == "diagnose":
+        return  # whatever else applies would offload more
     if advice.compile_first and gathered.model_arguments:
         yield _line(replace(gathered, mode="inductor"), "bench", "--peer=eager")
     if _asks_of_graphs(gathered, advice):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from offload_runtime.advice import Advice, Step
+from offload_runtime.advice_diagnosis import Found
 from offload_runtime.card_verdicts import CardVerdict
 from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
 from offload_runtime.facts import FACTS
@@ -45,6 +46,8 @@ def render_advice(
     ``all_unknown``. ``is_planned``: a model and hardware were given already.
     """
     parts = [advice.summary]
+    if advice.findings:
+        parts.append(_findings(advice.findings))
     if advice.lowers:
         parts.append("what would make it fit\n" + "\n".join(f"  - {item}" for item in advice.lowers))
     parts += [render_section(section) for section in advice.sections]
@@ -70,6 +73,7 @@ def advice_data(
         "conclusion": advice.conclusion,
         "summary": advice.summary,
         "lowers": list(advice.lowers),
+        "findings": [dataclasses.asdict(found) for found in advice.findings],
         "device_peak_bytes": advice.device_peak_bytes,
         "compile_first": advice.compile_first,
         "order": [dataclasses.asdict(step) for step in advice.order],
@@ -99,6 +103,16 @@ def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
         why = "planning the model on this hardware did not settle it"
     # The general way ends in the fact to give by hand.
     return f"{why}; {how_to_know(fact).rpartition(', or ')[2]}"
+
+
+def _findings(findings: Sequence[Found]) -> str:
+    columns = [Column("finding"), Column("because"), Column("fix, in this order")]
+    rows: list[tuple[str, str, str]] = []
+    for found in findings:
+        first, *others = found.fixes
+        rows.append((found.finding, found.because, f"1. {first}"))
+        rows += [(" ", " ", f"{number}. {fix}") for number, fix in enumerate(others, 2)]
+    return f"what was found\n{render_table(columns, rows)}"
 
 
 def _steps(order: Sequence[Step]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def test_adapters_whose_activations_overflow_get_a_policy_for_these(offload: Off
 
 
 def test_what_is_not_known_is_said_with_the_way_to_give_it(offload: Offload) -> None:
-    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *facts("slowdown=3"))
+    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *facts("micro_batch=2"))
     data = json.loads(finished.stdout)["data"]
     assert data["conclusion"] == "unknown"
     assert data["missing"]["out_of_memory"] == "measure it, then --fact out_of_memory=true"
@@ -197,10 +197,7 @@ def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Of
         "next: offload skills show diagnose-offload-overhead --file references/measuring.md",
     ]
     assert not any("offload bench" in line for line in following)
-    assert (
-        "next: offload advise --model MODEL --hardware h100-pcie5 --fact framework=deepspeed "
-        "--fact offload_enabled=true --fact slowdown=3 --fact gpu_total_bytes=80GiB"
-    ) in following
+    assert len(following) == 2  # neither a plan nor an export: that would offload more
 
 
 def test_one_plan_is_suggested_and_it_carries_the_slowdown_that_is_allowed(offload: Offload) -> None:

@@ -1,0 +1,97 @@
+"""Facts out of what `offload bench` and `offload apply` measured: the slowdown, and what else their results hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from offload_runtime.predicates import Scalar
+
+__all__ = ["WARM_STEPS", "facts_of_result", "is_result"]
+
+WARM_STEPS = 10
+"""Steps that are left out, at least, before those that count as warm."""
+
+_OFFLOADING_PEERS = {
+    "save-on-cpu": "activation_hooks",
+    "torch-offload": "unknown",
+    "largest-first": "offload_runtime",
+    "planned": "offload_runtime",
+}
+_GIVE = "--fact slowdown=3 --fact paired_baseline=true --fact warm_steps_only=true"
+
+
+def is_result(data: object) -> bool:
+    """Tell whether ``data`` is what bench or apply writes as a result."""
+    return isinstance(data, Mapping) and (
+        data.get("kind") == "BenchResult" or {"policy_hash", "stall_ms", "baseline"} <= data.keys()
+    )
+
+
+def facts_of_result(data: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the facts that a result holds.
+
+    Raises ValueError, with the facts to give by hand in its message, where it holds no slowdown: nothing was timed, or
+    not one side against one without offloading. Raises it, too, for a result of another shape.
+    """
+    try:
+        found = _of_bench(data) if data.get("kind") == "BenchResult" else _of_apply(data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"it is a result of another version; give {_GIVE}") from error
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _of_apply(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
+    step_ms, without_ms = data["policy"]["step_ms"], data["baseline"]["step_ms"]
+    if step_ms is None:
+        raise ValueError(f"it has no times, as nothing is timed without an accelerator; give {_GIVE}")
+    if not data["moved_bytes"]:
+        raise ValueError("nothing was offloaded in this result, so that offloading slowed nothing")
+    return {
+        "offload_enabled": True,
+        "offload_mechanism": "offload_runtime",
+        "slowdown": step_ms / without_ms if without_ms else None,
+        "paired_baseline": True if without_ms else None,
+        # apply leaves out three steps at most.
+        "warm_steps_only": False,
+        "offload_step_ms": step_ms,
+        "stall_ms": data["stall_ms"],
+        "hidden_fraction": data["hidden_fraction"],
+        "moved_bytes": data["moved_bytes"],
+        "planned_bytes": data["planned_bytes"],
+    }
+
+
+def _of_bench(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
+    sides: Sequence[Mapping[str, Any]] = data["sides"]
+    offloading = [side for side in sides if _mechanism(side) is not None and side["name"] != data["control"]]
+    timed = [side for side in offloading if side["summary"]["ratio"] is not None]
+    if any(side["name"] == data["baseline"] for side in offloading):
+        raise ValueError(f"its baseline {data['baseline']} offloads, too; give {_GIVE}")
+    if len(timed) != 1:
+        names = ", ".join(str(side["name"]) for side in timed)
+        which = (
+            f"{len(timed)} sides offload and were timed ({names})"
+            if timed
+            else "no side that offloads was timed"
+        )
+        raise ValueError(f"{which}, and the facts are of one; give {_GIVE}")
+    (side,) = timed
+    return {
+        "offload_enabled": True,
+        "offload_mechanism": _mechanism(side),
+        "slowdown": side["summary"]["ratio"],
+        "paired_baseline": True,
+        "warm_steps_only": data["warmup"] >= WARM_STEPS,
+        "offload_step_ms": side["summary"]["median_ms"],
+        "moved_bytes": side["moved_bytes"],
+        "planned_bytes": side["planned_bytes"],
+        "pcie_link_width": data["environment"]["link_width"],
+    }
+
+
+def _mechanism(side: Mapping[str, Any]) -> str | None:
+    """Return what offloads on a side of a bench; None where nothing does."""
+    if side["moved_bytes"]:
+        return "offload_runtime"
+    return _OFFLOADING_PEERS.get(side["name"].partition(":")[0]) if side["kind"] == "peer" else None
