@@ -54,6 +54,9 @@ def command(
     profile predicts stands beside what was measured. Without an accelerator the simulated engine runs:
     numbers are real, peaks simulated, times not measured.
 
+    The step time is the median without the first three steps (fewer where --steps is below six), which compile and
+    pin memory. `offload bench` leaves out --warmup steps, and measures in turns.
+
     \b
     Example:
       offload apply balanced --model builtin:llama-tiny --steps 20 --set limits.budget=4MiB

@@ -87,7 +87,8 @@ def fact_options(command: Command) -> Command:
             "file",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Facts of another machine, as `offload facts --format json` printed them there.",
+            help="Facts of another machine, as `offload facts --format json` printed them there, or a result of "
+            "`offload bench` or `offload apply`, as a file or from --format json.",
         ),
     )
     for option in reversed(options):

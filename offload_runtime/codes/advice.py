@@ -9,8 +9,9 @@ CODES = (
         "ADV901",
         "error",
         "a file of facts cannot be read",
-        "`offload advise --from` takes what `offload facts --format json` printed, or a JSON mapping of names and "
-        "values.",
+        "`offload advise --from` takes what `offload facts --format json` printed, a JSON mapping of names and values, "
+        "or a result of `offload bench` or `offload apply` in which one side that offloads was timed against one that "
+        "does not.",
         "Write the file with `offload facts --format json > facts.json`.",
         bad_example=("# policy.yaml\nname: mine\noffload advise --from policy.yaml"),
         good_example=('# facts.json\n{"pipeline_parallel": 1}\noffload advise --from facts.json'),

@@ -92,7 +92,7 @@ class SaveOnCpu(Peer):
     """``torch.autograd.graph.save_on_cpu`` around the step, pinned where there is an accelerator."""
 
     name = syntax = "save-on-cpu"
-    summary = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
+    summary = "torch.autograd.graph.save_on_cpu, always with pin_memory=True; its default is False"
 
 
 @dataclass(frozen=True)

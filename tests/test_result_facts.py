@@ -1,0 +1,128 @@
+"""Facts out of results of bench and apply: what was measured is not typed again; no slowdown, no facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offload_runtime.errors import UnreadableError
+from offload_runtime.fact_sheet import read_fact_file
+from offload_runtime.result_facts import facts_of_result, is_result
+
+APPLIED: dict[str, Any] = {
+    "policy_hash": "0" * 64,
+    "policy": {"fits": True, "peak_device_bytes": 1, "step_ms": 900.0},
+    "baseline": {"fits": True, "peak_device_bytes": 2, "step_ms": 300.0},
+    "stall_ms": 300.0,
+    "hidden_fraction": 0.4,
+    "moved_bytes": 12,
+    "planned_bytes": 12,
+}
+
+
+def side(
+    name: str, ratio: float | None, *, kind: str = "peer", moved_bytes: int | None = None
+) -> dict[str, Any]:
+    summary = {"ratio": ratio, "median_ms": None if ratio is None else 700.0 * ratio}
+    return {
+        "name": name,
+        "kind": kind,
+        "moved_bytes": moved_bytes,
+        "planned_bytes": moved_bytes,
+        "summary": summary,
+    }
+
+
+def benched(*sides: dict[str, Any], baseline: str = "compile", warmup: int = 20) -> dict[str, Any]:
+    return {
+        "kind": "BenchResult",
+        "baseline": baseline,
+        "control": "control",
+        "warmup": warmup,
+        "environment": {"link_width": 16},
+        "sides": [side("compile", 1.0), side("control", 1.001, kind="control"), *sides],
+    }
+
+
+def test_apply_gives_the_slowdown_and_what_stalled() -> None:
+    found = facts_of_result(APPLIED)
+    assert found["slowdown"] == pytest.approx(3)
+    assert (found["stall_ms"], found["offload_step_ms"], found["hidden_fraction"]) == (300.0, 900.0, 0.4)
+    assert (found["offload_mechanism"], found["paired_baseline"]) == ("offload_runtime", True)
+    assert found["warm_steps_only"] is False
+
+
+def test_a_baseline_that_does_not_fit_leaves_the_slowdown_unknown() -> None:
+    found = facts_of_result(
+        {**APPLIED, "baseline": {"fits": False, "peak_device_bytes": None, "step_ms": None}}
+    )
+    assert {"slowdown", "paired_baseline"}.isdisjoint(found)
+    assert found["stall_ms"] == 300.0
+
+
+@pytest.mark.parametrize(
+    ("only", "mechanism"),
+    [
+        (side("balanced", 1.3, kind="policy", moved_bytes=5), "offload_runtime"),
+        (side("save-on-cpu", 1.3), "activation_hooks"),
+        (side("largest-first:8GiB", 1.3, moved_bytes=5), "offload_runtime"),
+    ],
+)
+def test_bench_gives_the_slowdown_of_the_one_side_that_offloads(only: dict[str, Any], mechanism: str) -> None:
+    found = facts_of_result(benched(only, side("eager", 1.1)))
+    assert (found["slowdown"], found["offload_mechanism"]) == (1.3, mechanism)
+    assert found["offload_step_ms"] == pytest.approx(910)
+    assert (found["warm_steps_only"], found["pcie_link_width"]) == (True, 16)
+    assert facts_of_result(benched(only, warmup=3))["warm_steps_only"] is False
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (
+            {**APPLIED, "policy": {"fits": True, "peak_device_bytes": 1, "step_ms": None}},
+            "without an accelerator",
+        ),
+        ({**APPLIED, "moved_bytes": 0}, "nothing was offloaded"),
+        (benched(side("save-on-cpu", None)), "no side that offloads was timed"),
+        (benched(side("eager", 1.1)), "no side that offloads was timed"),
+        (
+            benched(side("a", 1.1, moved_bytes=1), side("b", 1.1, moved_bytes=1)),
+            "2 sides offload and were timed",
+        ),
+        (benched(side("save-on-cpu", 1.0), baseline="save-on-cpu"), "its baseline save-on-cpu offloads"),
+        ({"kind": "BenchResult"}, "another version"),
+    ],
+)
+def test_a_result_without_a_slowdown_is_refused_with_what_to_give(
+    result: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"data": result}))
+    with pytest.raises(UnreadableError) as error:
+        read_fact_file(path)
+    (found,) = error.value.diagnostics
+    assert found.code == "ADV901"
+    assert why in found.message
+    assert found.hint is not None
+
+
+EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+
+
+def test_what_was_measured_on_an_h200_is_read_where_one_side_offloads() -> None:
+    path = EVIDENCE / "frontier-qwen3-30b-a3b-floor-h200.json"
+    sides = {side["name"]: side["summary"] for side in json.loads(path.read_text())["sides"]}
+    found = read_fact_file(path)
+    assert found["slowdown"] == sides["planned:23GiB"]["ratio"]
+    assert found["offload_step_ms"] == sides["planned:23GiB"]["median_ms"]
+    with pytest.raises(UnreadableError, match="sides offload"):
+        read_fact_file(EVIDENCE / "frontier-llama3-8b-h200.json")
+
+
+@pytest.mark.parametrize("other", [{"num_gpus": 8}, [], "text"], ids=str)
+def test_facts_are_no_result(other: object) -> None:
+    assert not is_result(other)
