@@ -11,6 +11,7 @@ import importlib
 import io
 import itertools
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -21,7 +22,8 @@ import click
 
 from offload_runtime import __version__
 from offload_runtime.cli.emit import emit
-from offload_runtime.cli.outcome import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, Outcome
+from offload_runtime.cli.outcome import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Outcome
+from offload_runtime.cli.streams import discard, open_closed_streams
 from offload_runtime.cli.usage import usage_outcome
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.overrides import OVERRIDE_FILE
@@ -46,6 +48,10 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "validate": "offload_runtime.cli.validate",
     }
 )
+
+
+# What is refused where nobody said which hardware to plan for.
+_NEEDS_HARDWARE = ("PLN421", "RUN524")
 
 
 class LazyGroup(click.Group):
@@ -101,6 +107,7 @@ def program() -> None:
 
 def main() -> None:
     """Run the command line on the process's arguments and exit."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A locale without some character of a file's name must not turn a finding into a crash.
@@ -123,7 +130,7 @@ def run(args: Sequence[str]) -> int:
             return _answer(args, _bug(error), "json" if output_format == "json" else "text")
     except BrokenPipeError:
         # The reader went away (`| head`). Nothing more can be said, and flushing at exit must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 128 + signal.SIGPIPE
 
 
@@ -134,11 +141,22 @@ def _outcome(args: Sequence[str]) -> Outcome | None:
     except click.UsageError as error:
         return usage_outcome(error, COMMANDS)
     except OffloadError as error:
-        return Outcome(diagnostics=error.diagnostics, exit_code=error.exit_code)
+        return Outcome(
+            diagnostics=error.diagnostics, exit_code=error.exit_code, next=_with_hardware(args, error)
+        )
     except (KeyboardInterrupt, click.Abort):
         interrupted = Diagnostic("CLI690", "error", "interrupted")
         return Outcome(diagnostics=(interrupted,), exit_code=EXIT_INTERRUPTED)
     return result if isinstance(result, Outcome) else None
+
+
+def _with_hardware(args: Sequence[str], error: OffloadError) -> tuple[str, ...]:
+    """Return the same command for a profile, where it was refused for want of one."""
+    from offload_runtime.cli.options import EXAMPLE_HARDWARE
+
+    lacks = any(found.code in _NEEDS_HARDWARE for found in error.diagnostics)
+    words = ["offload", *args, "--hardware", EXAMPLE_HARDWARE]
+    return (shlex.join(words),) if lacks and not _values(args, "--hardware") else ()
 
 
 def _answer(args: Sequence[str], outcome: Outcome | None, output_format: str) -> int:
@@ -146,8 +164,23 @@ def _answer(args: Sequence[str], outcome: Outcome | None, output_format: str) ->
         return EXIT_OK
     # Findings about an override name `--set` as their file and its number as their line.
     sources = {OVERRIDE_FILE: "\n".join(_values(args, "--set"))}
-    emit(_command_name(args), outcome, output_format, sources)
+    try:
+        emit(_command_name(args), outcome, output_format, sources)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _unwritten(error)
     return outcome.exit_code
+
+
+def _unwritten(error: OSError) -> int:
+    """Say on stderr that stdout took no data."""
+    discard(sys.stdout)
+    message = f"stdout cannot be written: {error.strerror or error}"
+    hint = "make room on the disk, or send stdout where it can be written"
+    emit("", Outcome(diagnostics=(Diagnostic("CLI691", "error", message, hint=hint),)), "text", {})
+    return EXIT_FAILED
 
 
 def requested_format(args: Sequence[str]) -> str:

@@ -136,6 +136,14 @@ CODES = (
         message_example="interrupted",
     ),
     CodeEntry(
+        "CLI691",
+        "error",
+        "stdout that cannot be written",
+        "The command did its work, but stdout took no data: the disk is full, or the stream was closed.",
+        "Make room, or send stdout where it can be written.",
+        message_example="stdout cannot be written: No space left on device",
+    ),
+    CodeEntry(
         "CLI699",
         "error",
         "a bug in this package",

@@ -2,6 +2,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -202,6 +203,31 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     os.close(writer)
     assert finished.stderr == b""
     assert finished.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("arguments", ["list op-classes", "list op-classes --format json", "codes CLI000"])
+def test_a_stdout_that_takes_no_data_is_one_finding(redirection: str, arguments: str) -> None:
+    """A command that has nothing for stdout keeps its own answer."""
+    finished = _in_a_shell(f"{arguments} {redirection}")
+    writes_nothing = arguments.startswith("codes")
+    assert finished.returncode == (2 if writes_nothing else 5)
+    assert finished.stderr.startswith("CLI6" if writes_nothing else "CLI691 stdout cannot be written: ")
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_stderr_that_takes_no_data_leaves_the_exit_code(redirection: str) -> None:
+    assert _in_a_shell(f"codes CLI000 {redirection}").returncode == 2
+
+
+def _in_a_shell(arguments: str) -> subprocess.CompletedProcess[str]:
+    command = f"{shlex.join(OFFLOAD)} {arguments}"
+    return subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
