@@ -8,11 +8,14 @@ sequence-to-sequence model, an image classifier (extra ``hf``: transformers) or 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offload_runtime.errors import Diagnostic, RefusedError, UnreadableError
+import torch
+
+from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, UnreadableError
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest
 
@@ -20,7 +23,10 @@ KINDS = "a causal language model, a sequence-to-sequence model, an image classif
 
 
 def build_huggingface(request: ModelRequest) -> ModelUnderTest:
-    """Build the model whose configuration ``request.spec``, ``hf:PATH``, names."""
+    """Build the model whose configuration ``request.spec``, ``hf:PATH``, names.
+
+    Raises UnreadableError for what is no configuration, RefusedError for one that no model can be built of.
+    """
     path = _config_path(request.spec)
     config = _read_config(request.spec, path)
     try:
@@ -32,6 +38,8 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
             from offload_runtime.models.transformer import build_transformer
 
             return build_transformer(request, config)
+    except (OffloadError, torch.OutOfMemoryError, MemoryError):
+        raise
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("transformers", "diffusers"):
@@ -44,6 +52,10 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
                 hint="install the extra: pip install 'offload-runtime[hf]'",
             )
         ) from error
+    except Exception as error:  # transformers and diffusers raise whatever their layers come upon
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "correct the value that it names; the package that wrote the configuration must be able to build it"
+        raise unsupported(request.spec, f"its configuration cannot be built: {detail}", hint) from error
     raise unsupported(
         request.spec, "its configuration names no model_type", f"use the config.json of {KINDS}"
     )
@@ -51,9 +63,9 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
 
 def _config_path(spec: str) -> Path:
     path = Path(spec.partition(":")[2]).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UnreadableError(
             Diagnostic(
                 "MOD704",
@@ -68,7 +80,7 @@ def _config_path(spec: str) -> Path:
 def _read_config(spec: str, path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         line, column = (
             (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
         )

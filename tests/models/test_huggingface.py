@@ -166,6 +166,40 @@ def test_a_configuration_that_cannot_be_used_is_refused_by_name(
     assert diagnostic.hint
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": -32}, "RuntimeError"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"hidden_size": 33}, "33"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+        ({"vocab_size": 0}, "ZeroDivisionError"),
+        ({"hidden_act": "no-such"}, "KeyError: 'no-such'"),
+        ({"torch_dtype": "no-such"}, "no-such"),
+    ],
+)
+def test_values_that_no_model_can_be_built_of_are_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        resolve_model(saved(tmp_path, {**CONFIGURATIONS["llama"], **changes}))
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "MOD706"
+    assert words in diagnostic.message
+    assert "\n" not in diagnostic.message
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"])
+def test_json_beyond_the_bounds_of_the_reader_is_unreadable(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        resolve_model(saved(tmp_path, text))
+
+
+def test_a_path_longer_than_the_system_allows_is_no_file() -> None:
+    with pytest.raises(UnreadableError, match="there is no file"):
+        resolve_model(f"hf:{'x' * 5000}")
+
+
 def test_a_broken_configuration_is_pointed_at(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError) as caught:
         resolve_model(saved(tmp_path, '{\n "model_type": llama\n}'))
