@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from offload_runtime.document import MAX_DOCUMENT_BYTES
 from offload_runtime.errors import Diagnostic, sorted_diagnostics
-from offload_runtime.shipped import find_source
+from offload_runtime.shipped import find_source, shown_source
 
 MAX_SOURCE_COLUMNS = 160
 
@@ -41,7 +41,7 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], sources: Mapping[str, 
 
 
 def _head(diagnostic: Diagnostic) -> str:
-    parts = [diagnostic.file] if diagnostic.file else []
+    parts = [shown_source(diagnostic.file)] if diagnostic.file else []
     if diagnostic.line is not None:
         parts += [str(part) for part in (diagnostic.line, diagnostic.column) if part is not None]
     place = f"{':'.join(part for part in parts if part)}: " if parts else ""

@@ -83,6 +83,17 @@ def find_source(name: str) -> Path:
     return path
 
 
+def shown_source(name: str) -> str:
+    """Return what people are shown for the file that findings call ``name``.
+
+    A shipped policy is ``policy NAME`` wherever no such path can be opened from here; all else is its path.
+    """
+    parts = Path(name).parts
+    if len(parts) == 3 and (parts[0], parts[2]) == ("policies", POLICY_FILE) and not _exists(Path(name)):
+        return f"policy {parts[1]}"
+    return name
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()

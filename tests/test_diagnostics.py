@@ -66,6 +66,7 @@ def test_the_source_of_a_shipped_policy_is_found_wherever_it_is_installed(
     monkeypatch.chdir("/")
     text = render_diagnostic(at(2, 1, file="policies/balanced/policy.yaml"))
     assert "apiVersion: offload/v1" in text
+    assert text.startswith("policy balanced:2:1: ")
 
 
 def test_the_caret_stands_under_wide_and_combining_characters() -> None:

@@ -92,7 +92,11 @@ def _limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
 
 
 def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
-    """Find a policy that asks for offloading and moved nothing, where no limit of its own forbids it."""
+    """Find a policy that asks for offloading and moved nothing, where no limit of its own forbids it.
+
+    That is as it should be where memory suffices, and no failure; a policy that has to move something says so in
+    ``expect.moved``, which is judged by itself.
+    """
     activations = policy.activations
     if activations is None or result.moved_bytes or result.planned_bytes or policy.limits.budget == 0:
         return
@@ -103,5 +107,7 @@ def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
             "MOD754",
             f"policy {result.policy_name} offloads, and nothing was offloaded",
             path="activations",
-            hint=f"see what became of each tensor with `offload explain` and --model {result.model}",
+            severity="warning",
+            hint="this is as it should be where memory suffices; expect.moved makes it an error, and `offload explain` "
+            f"with --model {result.model} says what became of each tensor",
         )

@@ -110,6 +110,13 @@ def test_what_was_promised_is_held_against_what_was_measured(
     assert all(d.hint for d in found)
 
 
+def test_that_nothing_had_to_move_fails_only_where_the_policy_expects_some() -> None:
+    (warned,) = findings(IDLE, policy())
+    assert (warned.code, warned.is_error) == ("MOD754", False)
+    codes = {d.code: d.is_error for d in findings(IDLE, policy(expect={"moved": {"min": "1B"}}))}
+    assert codes == {"MOD753": True, "MOD754": False}
+
+
 def test_a_missed_limit_names_both_figures_and_its_place() -> None:
     (peak, time) = findings(GOOD, planned(device_peak="74MiB", step_overhead="4%"))
     assert peak.message == "limits.device_peak is 74 MiB, and a peak of 75 MiB was measured"
