@@ -202,7 +202,8 @@ class Policy:
     """A whole policy, bases merged in. A section that is None is untouched.
 
     ``extends`` names the bases for display only: their content is already in the other fields.
-    ``spans`` lists the clauses that were written, as ``(dotted path, span)``, defaults left out.
+    ``spans`` lists the clauses that were written, as ``(dotted path, span)``, defaults left out; one that came with a
+    shipped policy stands where that is named: nobody can change it there.
     """
 
     name: str
@@ -222,6 +223,16 @@ class Policy:
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules in the order in which they are tried."""
         return self.activations.rules if self.activations else ()
+
+    @property
+    def clause_by_time(self) -> str | None:
+        """Return the first clause that is carried out by predicted times, for known hardware alone; None for none."""
+        by_time = {
+            "schedule.select": self.schedule.select == "planned",
+            "schedule.defer": self.schedule.defer == "auto",
+            "schedule.prefetch": self.schedule.prefetch == "auto",
+        }
+        return next((clause for clause, is_given in by_time.items() if is_given), None)
 
     def span_of(self, path: str) -> Span | None:
         """Return where the clause at ``path`` (such as ``limits.budget``) was written, None for a default."""

@@ -6,7 +6,7 @@ a whole number of bytes, an operator that does not exist) is found here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from offload_runtime.document import ListNode, MapNode, Node, ScalarNode
@@ -30,6 +30,7 @@ from offload_runtime.policy import (
     Schedule,
 )
 from offload_runtime.predicates import OPERATORS, AllOf, AnyOf, Comparison, Not, Predicate, Scalar
+from offload_runtime.shipped import POLICY_FILE
 from offload_runtime.units import parse_percent, parse_size
 
 T = TypeVar("T")
@@ -324,7 +325,14 @@ def _flag(node: MapNode, key: str) -> bool:
 
 
 def _clause_spans(tree: MapNode) -> Iterator[tuple[str, Span]]:
+    bases = {f"policies/{item.value}/{POLICY_FILE}": item.span for item in _scalars(tree.get("extends"))}
     for section, node in tree.entries.items():
-        yield section, tree.key_span(section)
+        yield section, _reachable(tree.key_span(section), bases)
         if isinstance(node, MapNode):
-            yield from ((f"{section}.{key}", node.key_span(key)) for key in node.entries)
+            spans = {key: _reachable(node.key_span(key), bases) for key in node.entries}
+            yield from ((f"{section}.{key}", span) for key, span in spans.items())
+
+
+def _reachable(span: Span, bases: Mapping[str, Span]) -> Span:
+    """Return where a clause can be changed: where a policy names the shipped one that it came with, or itself."""
+    return bases.get(span.file or "", span)

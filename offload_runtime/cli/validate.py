@@ -9,7 +9,7 @@ import click
 
 from offload_runtime.card import CARD_FILE
 from offload_runtime.cli.given_facts import fact_option, given_facts
-from offload_runtime.cli.options import format_option, set_option
+from offload_runtime.cli.options import EXAMPLE_HARDWARE, format_option, set_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
 from offload_runtime.policy import Policy
@@ -95,7 +95,10 @@ def _after_policy(
     policy = read_policy(file, overrides).policy
     has_activations = policy is not None and policy.activations is not None
     if target not in EXPORT_TARGETS and has_activations:
-        return (shlex.join(["offload", "explain", file, "--model", "builtin:llama-tiny", *given]),)
+        assert policy is not None
+        hardware = [] if policy.clause_by_time is None else ["--hardware", EXAMPLE_HARDWARE]
+        words = ["offload", "explain", file, "--model", "builtin:llama-tiny", *hardware, *given]
+        return (shlex.join(words),)
     given = [*(word for text in facts for word in ("--fact", text)), *given]
     if target not in EXPORT_TARGETS and policy is not None:
         target = _system_for(policy, facts)

@@ -40,18 +40,7 @@ _PROFILES_BY_NAME = (
 
 def needs_hardware(policy: Policy) -> bool:
     """Whether a policy can be carried out only where the hardware is known: it decides or places by time."""
-    return _clause_by_time(policy) is not None
-
-
-def _clause_by_time(policy: Policy) -> str | None:
-    """Return the first clause that is carried out by predicted times, or None."""
-    schedule = policy.schedule
-    by_time = {
-        "schedule.select": schedule.select == "planned",
-        "schedule.defer": schedule.defer == "auto",
-        "schedule.prefetch": schedule.prefetch == "auto",
-    }
-    return next((clause for clause, is_given in by_time.items() if is_given), None)
+    return policy.clause_by_time is not None
 
 
 def read_hardware_option(given: object) -> HardwareProfile | None:
@@ -92,7 +81,7 @@ def setting_for(
     time on hardware that nobody has described.
     """
     profile = hardware or profile_of_device(device)
-    clause = _clause_by_time(policy)
+    clause = policy.clause_by_time
     if profile is None and clause is not None:
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"device {device.type!r}"
         raise RefusedError(

@@ -139,3 +139,16 @@ def test_a_model_of_full_size_is_explained_without_being_run(offload: Offload) -
     assert finished.exit_code == 0
     assert "MOD736" not in {finding["code"] for finding in finished.document["diagnostics"]}
     assert finished.document["data"]["planned_bytes"] > 2**30
+
+
+def test_a_policy_that_extends_a_planned_one_is_refused_where_it_says_so(
+    offload: Offload, policy: str
+) -> None:
+    Path(policy).write_text("apiVersion: offload/v1\nkind: Policy\nname: mine\nextends:\n  - fit\n")
+    refused = offload("explain", policy, *MODEL, "--format", "json")
+    (finding,) = refused.document["diagnostics"]
+    assert (finding["code"], finding["path"]) == ("RUN524", "schedule.select")
+    assert (finding["file"], finding["line"], finding["column"]) == (policy, 5, 5)
+    (following,) = refused.document["next"]
+    assert following.endswith("--format json --hardware h200-pcie5")
+    assert offload(*following.split()[1:]).exit_code == 0

@@ -1,4 +1,5 @@
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,15 @@ def test_a_section_that_is_missing_is_looked_for_in_no_line(offload: Offload, fo
     finished = offload("validate", "p.yaml", "--for", "inductor", "--format", "json")
     found = {d["path"]: (d["file"], d["line"]) for d in finished.document["diagnostics"]}
     assert found == {"activations": ("p.yaml", None), "optimizer_state": ("p.yaml", 4)}
+
+
+def test_the_next_command_of_a_planned_policy_names_hardware_and_works(
+    offload: Offload, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("apiVersion: offload/v1\nkind: Policy\nname: mine\nextends: [fit]\n")
+    (following,) = offload("validate", str(path), "--format", "json").document["next"]
+    words = shlex.split(following)
+    assert words[-2:] == ["--hardware", "h200-pcie5"]
+    smaller = ["--layers", "1", "--batch", "1", "--seq", "16", "--set", "limits.device_peak=1GiB"]
+    assert offload(*words[1:], *smaller).exit_code == 0
