@@ -240,6 +240,22 @@ def test_a_saved_tensor_replaced_by_hooks_is_an_error_and_not_garbage(
         loss.backward()
 
 
+def test_save_on_cpu_is_caught_where_it_is_pinned_and_hands_a_host_buffer_through_where_it_is_not(
+    engine: SimulatedEngine, register: RegisterTransfer
+) -> None:
+    # Pinned it copies into a tensor of its own; by default it takes .cpu(), which is the host buffer itself.
+    model = net()
+    run, plain = compiled("graph", model, register)[0], reference("graph", model)
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        loss = run(batch(0)).sum()
+    with pytest.raises(RunError, match="the host buffer that the forward saved is not the tensor") as error:
+        loss.backward()
+    assert error.value.diagnostics[0].code == "RUN503"
+    with torch.autograd.graph.save_on_cpu():
+        through = gradients(run, model, batch(1))
+    assert same(through, gradients(plain, model, batch(1)))
+
+
 class OffloadedSquare(torch.autograd.Function):
     """Eager autograd saves the host buffer as compiled autograd does."""
 
