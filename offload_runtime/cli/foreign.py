@@ -15,7 +15,7 @@ def foreign_code() -> Iterator[None]:
     """Keep what others print out of stdout, which is data, and turn their `exit()` into a failure.
 
     Prints go to stderr, whether they come through Python or straight to the file descriptor. Raises RunError
-    where the code inside asks for the end of the process.
+    where the code inside asks for the end of the process, or raises what is no Exception.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -26,6 +26,13 @@ def foreign_code() -> Iterator[None]:
     except SystemExit as error:
         message = f"the model's code asked to end the process, with exit code {error.code}"
         hint = "guard a script's own run with `if __name__ == '__main__':`"
+        raise RunError(Diagnostic("MOD733", "error", message, hint=hint)) from error
+    except BaseException as error:
+        if isinstance(error, Exception | KeyboardInterrupt):
+            raise
+        # A test framework's or an event loop's way out passes every `except Exception`, ours too.
+        message = f"the model's code raised {type(error).__name__}, which no handler of errors catches"
+        hint = "let it raise an Exception"
         raise RunError(Diagnostic("MOD733", "error", message, hint=hint)) from error
     finally:
         os.dup2(kept, 1)

@@ -51,6 +51,15 @@ def leaving() -> None:
     sys.exit(7)
 
 
+class Cancelled(BaseException):
+    """What an event loop raises to unwind."""
+
+
+def unwinding() -> None:
+    """Leave as an event loop does."""
+    raise Cancelled
+
+
 def raising() -> None:
     """Fail."""
     raise ValueError("not today")

@@ -91,6 +91,7 @@ def test_a_rule_that_matches_nothing_fails_and_points_at_the_rule(offload: Offlo
         (["tests.cli.small_models:missing"], 4, "missing"),
         (["tests.cli.small_models:raising"], 4, "not today"),
         (["tests.cli.small_models:leaving"], 5, "exit code 7"),
+        (["tests.cli.small_models:unwinding"], 5, "Cancelled"),
         (["builtin:unet-tiny", "--seq", "8"], 2, "--seq"),
         (["hf:no/such/config.json"], 3, "no/such/config.json"),
     ],
