@@ -6,6 +6,8 @@ Reading has two steps: bytes become text here (size, encoding), text becomes nod
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,11 +191,15 @@ def read_text(path: Path, file: str) -> str:
     """Return the text of ``path`` with line ends as ``\\n`` and without a leading byte order mark.
 
     ``file`` is the name that findings show. Raises UnreadableError for what cannot be opened, is over 1 MiB
-    or is not UTF-8.
+    or is not UTF-8, and for a named pipe without a writer, at which reading would never end.
     """
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_open_at_once) as stream:
+            os.set_blocking(stream.fileno(), True)
             raw = stream.read(MAX_DOCUMENT_BYTES + 1)
+            if not raw and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+                hint = "start what writes to it first, or name a file"
+                raise _unreadable(file, "YAML001", "is a pipe that nobody writes to", hint)
     except IsADirectoryError:
         raise _unreadable(file, "YAML001", "is a directory", "name a file in it") from None
     except OSError as error:
@@ -208,6 +214,11 @@ def read_text(path: Path, file: str) -> str:
             file, "YAML004", "is larger than 1 MiB", "a policy is a few KiB; is this the right file?"
         )
     return decode_text(raw, file)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open ``path`` without waiting for somebody who writes to it, where it is a named pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def decode_text(raw: bytes, file: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -310,3 +312,13 @@ def test_what_is_accepted_reads_the_same_with_a_plain_yaml_reader(text: str) -> 
         return
     if document.diagnostics == ():
         assert document.data == yaml.safe_load(text)
+
+
+def test_a_pipe_is_read_to_its_end_and_one_that_nobody_writes_to_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "policy.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(UnreadableError, match="is a pipe that nobody writes to"):
+        read_yaml_file(pipe)
+    with subprocess.Popen(["sh", "-c", 'sleep 0.2; echo "a: 1"'], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert read_yaml_file(Path(f"/dev/fd/{writer.stdout.fileno()}")).data == {"a": 1}
