@@ -12,6 +12,8 @@ from offload_runtime.units import parse_percent, parse_size, size_hint
 
 __all__ = ["FactProblem", "fact_hint", "fact_problems", "parse_fact", "wrong_value"]
 
+MAX_NUMBER = 1 << 63
+
 
 @dataclass(frozen=True)
 class FactProblem:
@@ -65,20 +67,23 @@ def _read(fact: Fact, written: str) -> Scalar:
 
 
 def _number(fact: Fact, value: Scalar) -> float | int | None:
-    """Return the number that ``value`` is or writes, in the fact's unit; None where it is none."""
+    """Return the number that ``value`` is or writes, in the fact's unit; None where it is none.
+
+    Infinities, NaN and what exceeds 64 bits are none: no machine has that many of anything, and arithmetic would stop
+    at them.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return value
+        return value if -MAX_NUMBER < value < MAX_NUMBER else None
     try:
         if fact.unit == BYTES:
-            return int(value) if value.isdecimal() else parse_size(value)
+            return _number(fact, int(value) if value.isdecimal() else parse_size(value))
         if fact.unit == SHARE and value.endswith("%"):
             return float(parse_percent(value))
-        number = float(value)
+        return _number(fact, float(value))
     except ValueError:
         return None
-    return number if number == number and abs(number) != float("inf") else None
 
 
 def _wanted(fact: Fact) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from offload_runtime.document import document_from_data
-from offload_runtime.fact_values import fact_hint, fact_problems, parse_fact
+from offload_runtime.fact_values import fact_hint, fact_problems, parse_fact, wrong_value
+from offload_runtime.facts import FACTS
 from offload_runtime.policy_reading import read_predicate
 
 
@@ -48,6 +49,12 @@ def test_a_value_is_read_in_the_unit_of_its_fact(text: str, value: object) -> No
         ("cuda_graphs=yes", "true or false"),
         ("slowdown=nan", "a number in times"),
         ("slowdown=inf", "a number in times"),
+        pytest.param(f"gpu_total_bytes={'9' * 400}", "a size such as 80GiB", id="bytes without end"),
+        pytest.param(
+            f"gpu_total_bytes={'9' * 5000}", "a size such as 80GiB", id="more digits than Python reads"
+        ),
+        ("gpu_total_bytes=99999PiB", "a size such as 80GiB"),
+        ("num_parameters=1e30", "a whole number"),
         ("framework=megatron", "one of pytorch, torchtitan, megatron-bridge"),
         ("gpu_name=", "a text"),
     ],
@@ -87,3 +94,11 @@ def test_a_comparison_that_could_never_decide_is_a_problem(condition: Any, kind:
 def test_the_closest_name_is_suggested_and_the_list_where_none_is_close() -> None:
     assert fact_hint("gpu_free_byte") == "did you mean gpu_free_bytes?"
     assert fact_hint("colour") == "`offload list facts` lists them all"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1])
+@pytest.mark.parametrize("name", ["num_parameters", "gpu_total_bytes", "slowdown", "offload_fraction"])
+def test_a_number_that_no_arithmetic_bears_is_no_value_wherever_it_comes_from(
+    name: str, value: float
+) -> None:
+    assert wrong_value(FACTS[name], value) is not None
