@@ -23,6 +23,7 @@ from offload_runtime.shape import did_you_mean
 from offload_runtime.strict_yaml import read_yaml
 
 OVERRIDE_FILE = "--set"
+MAX_PATH_CHARACTERS = 500  # far more than a policy is deep, and its steps are taken one inside the other
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[A-Za-z0-9_.-]+\])*\Z")
 _STEP = re.compile(r"\.?([A-Za-z_]\w*)|\[([A-Za-z0-9_.-]+)\]")
@@ -72,10 +73,10 @@ def apply_override(tree: MapNode, override: Override, findings: Findings) -> Map
 
 def _parse(path: str, value: Any, is_text: bool, number: int, findings: Findings) -> Override | None:
     span = Span(OVERRIDE_FILE, number, 1)
-    if value is None or not _PATH.match(path):
+    if value is None or not _PATH.match(path) or len(path) > MAX_PATH_CHARACTERS:
         shown = path if value is None else f"{path}={value}"
         hint = "write PATH=VALUE, such as limits.budget=8GiB or activations.rules[heavy].action=save"
-        findings.add(span, "POL150", f"{shown!r} is not an override", hint)
+        findings.add(span, "POL150", f"{_cut(shown)!r} is not an override", hint)
         return None
     steps = tuple(key or (int(index) if index.isdecimal() else index) for key, index in _STEP.findall(path))
     dotted = _dotted(steps)
@@ -101,6 +102,10 @@ def _parse(path: str, value: Any, is_text: bool, number: int, findings: Findings
             return None
     findings.diagnostics += document.diagnostics
     return Override(steps, document.root, span)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_PATH_CHARACTERS else f"{text[:MAX_PATH_CHARACTERS]}..."
 
 
 def _dotted(steps: Sequence[str | int]) -> str:

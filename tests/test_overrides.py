@@ -140,3 +140,14 @@ def test_an_override_may_complete_a_policy() -> None:
     policy = load_policy(data, overrides=["activations.default=auto"]).policy
     assert policy.activations is not None
     assert policy.activations.default == "auto"
+
+
+@pytest.mark.parametrize(
+    "path", [f"a{'.b' * 2000}", f"activations.rules[{'9' * 5000}].action"], ids=["deep", "far"]
+)
+def test_a_path_of_no_end_is_no_override(path: str) -> None:
+    with pytest.raises(OffloadError) as caught:
+        load_policy(DATA, overrides=[f"{path}=save"])
+    (finding,) = caught.value.diagnostics
+    assert finding.code == "POL150"
+    assert len(finding.message) < 600
