@@ -6,6 +6,7 @@ Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -42,7 +43,7 @@ def render(diagnostics: Sequence[Diagnostic]) -> str:
             {"executionSuccessful": usable, "toolConfigurationNotifications": notifications}
         ]
     log = {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, ensure_ascii=False)
+    return json.dumps(log, indent=2)
 
 
 def _rule(code: str) -> dict[str, Any]:
@@ -91,4 +92,4 @@ def _message(diagnostic: Diagnostic) -> dict[str, str]:
 
 def _uri(file: str) -> str:
     path = Path(file)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    return path.as_uri() if path.is_absolute() else quote(os.fsencode(path.as_posix()))

@@ -94,3 +94,11 @@ def test_what_stands_in_no_file_is_a_notification_on_the_call(severity: Any, suc
 def test_the_hint_is_part_of_the_message() -> None:
     (result,) = run_of(Diagnostic("POL104", "error", "5 is no size", "p.yaml", hint="write 5GiB"))["results"]
     assert result["message"] == {"text": "5 is no size (write 5GiB)"}
+
+
+def test_a_file_whose_name_is_no_text_is_named_by_its_bytes() -> None:
+    """Names of files are bytes: what is no UTF-8 in them comes in as lone surrogates."""
+    finding = Diagnostic("YAML003", "error", "bad\udcff.yaml is not UTF-8", "bad\udcff.yaml", 1)
+    (result,) = run_of(finding)["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "bad%FF.yaml"}
+    assert sarif.render([finding]).isascii()
