@@ -7,6 +7,7 @@ name a shipped file ``skills/NAME/...`` wherever it is installed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def find_skill(reference: str) -> Skill:
     if reference in shipped:
         return shipped[reference]
     path = Path(reference.removesuffix(f"/{CARD_FILE}"))
-    if "/" in reference and path.is_dir():
+    if "/" in reference and os.path.isdir(path):
         return Skill(path.resolve().name, path, path.as_posix())
     hint = did_you_mean(reference, shipped) or f"skills: {', '.join(shipped)}; a path of a folder has a /"
     raise UnreadableError(Diagnostic("CRD601", "error", f"there is no skill {reference!r}", hint=hint))

@@ -6,6 +6,7 @@ answers on purpose. A file of other contents in the way is never overwritten una
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,16 +83,19 @@ def _contents(skill: Skill) -> dict[str, bytes]:
 
 
 def _is_other(path: Path, content: bytes) -> bool:
-    return path.exists() and (not path.is_file() or path.read_bytes() != content)
+    try:
+        return os.path.lexists(path) and (not os.path.isfile(path) or path.read_bytes() != content)
+    except OSError:
+        return True  # there, and not to be read: whatever it holds, it is not seen to be the same
 
 
 def _install(name: str, contents: Mapping[str, bytes], target: Path) -> InstalledSkill:
     num_written = 0
     for file, content in contents.items():
         path = target / name / file
-        if path.is_file() and path.read_bytes() == content:
-            continue
         try:
+            if os.path.isfile(path) and path.read_bytes() == content:
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as error:

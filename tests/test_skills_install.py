@@ -63,3 +63,18 @@ def test_a_folder_that_cannot_be_one_is_named(skill: Skill, tmp_path: Path) -> N
 def test_every_shipped_skill_can_be_installed(tmp_path: Path) -> None:
     skills = list_skills()
     assert [one.name for one in install_skills(skills, tmp_path)] == [one.name for one in skills]
+
+
+def test_a_path_longer_than_the_system_allows_is_named(skill: Skill, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        install_skills([skill], tmp_path / ("x" * 300))
+
+
+def test_a_link_to_nothing_is_kept_unless_forced(skill: Skill, tmp_path: Path) -> None:
+    """Writing through it would make a file that nobody named."""
+    link = tmp_path / "mine/card.yaml"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RefusedError, match="has other contents"):
+        install_skills([skill], tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
