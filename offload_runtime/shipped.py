@@ -51,7 +51,7 @@ def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, s
     if not _is_path(reference):
         if reference in shipped_policies():
             return policies_directory() / reference / POLICY_FILE, f"policies/{reference}/{POLICY_FILE}"
-        if not reference or not Path(reference).exists():
+        if not os.path.exists(reference):
             hint = did_you_mean(reference, shipped_policies())
             hint = (
                 hint or f"shipped policies: {', '.join(shipped_policies())}; a path ends in .yaml or has a /"
@@ -63,9 +63,9 @@ def locate_policy(reference: str, *, beside: str | None = None) -> tuple[Path, s
     if beside is not None and not os.path.isabs(reference):
         name = os.path.normpath(os.path.join(os.path.dirname(beside), reference))
     path = find_source(name)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path, name
-    if not _exists(path / POLICY_FILE):
+    if not os.path.exists(path / POLICY_FILE):
         hint = "a file of any other name is named itself"
         raise UnreadableError(
             Diagnostic("YAML002", "error", f"folder {name} has no {POLICY_FILE}", hint=hint)
@@ -78,7 +78,7 @@ def find_source(name: str) -> Path:
     path = Path(name)
     parts = path.parts
     shipped = {"policies": policies_directory, "skills": skills_directory}.get(parts[0]) if parts else None
-    if len(parts) > 1 and shipped is not None and not _exists(path):
+    if len(parts) > 1 and shipped is not None and not os.path.exists(path):
         return shipped().joinpath(*parts[1:])
     return path
 
@@ -89,16 +89,9 @@ def shown_source(name: str) -> str:
     A shipped policy is ``policy NAME`` wherever no such path can be opened from here; all else is its path.
     """
     parts = Path(name).parts
-    if len(parts) == 3 and (parts[0], parts[2]) == ("policies", POLICY_FILE) and not _exists(Path(name)):
+    if len(parts) == 3 and (parts[0], parts[2]) == ("policies", POLICY_FILE) and not os.path.exists(name):
         return f"policy {parts[1]}"
     return name
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _is_path(reference: str) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from offload_runtime.document import read_text
 from offload_runtime.errors import UnreadableError
 from offload_runtime.shipped import find_source, locate_policy, policies_directory, shipped_policies
 
@@ -53,3 +54,10 @@ def test_a_shipped_policy_is_named_as_its_folder_and_has_a_summary(name: str) ->
     policy = load_policy(name).policy
     assert policy.name == name
     assert policy.summary.endswith(".")
+
+
+@pytest.mark.parametrize("reference", ["x" * 5000, f"{'x' * 5000}/", f"{'x' * 300}.yaml", "nul\0.yaml"])
+def test_a_name_that_no_file_can_have_is_no_policy(reference: str) -> None:
+    """Python's Path raises where the system refuses to look; that is still only a policy that is not there."""
+    with pytest.raises(UnreadableError):
+        read_text(*locate_policy(reference))

@@ -143,7 +143,7 @@ def _adapter(reference: str, output: str | None, wishes: dict[str, Any]) -> Outc
         script.check_call(batch)
     if loss is not None:
         script.check_name(loss)
-    arguments = tuple(shlex.split(wishes["script_args"] or ""))
+    arguments = _split(wishes["script_args"] or "")
     adapter = AdapterWishes(file, function, kind, batch, loss, arguments, output)
     findings = script.work_on_import()
     following: tuple[str, ...] = ()
@@ -154,6 +154,14 @@ def _adapter(reference: str, output: str | None, wishes: dict[str, Any]) -> Outc
     elif output is not None:
         following = (shlex.join(["offload", "explain", "balanced", "--model", adapter_model(adapter)]),)
     return _written(output, write_adapter(adapter), findings, following)
+
+
+def _split(script_args: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(script_args))
+    except ValueError as error:
+        message = f"{script_args!r} is no command line: {str(error).lower()}"
+        raise click.BadParameter(message, param_hint="'--script-args'") from error
 
 
 def _written(

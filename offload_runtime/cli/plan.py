@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -222,7 +223,7 @@ def _check_files(output: Path | None, plot: Path | None, trace_out: Path | None,
 
         picture_format(plot)
     for path in (output, plot, trace_out):
-        if path is not None and not path.parent.is_dir():
+        if path is not None and not os.path.isdir(path.parent):
             raise _unwritable(path, f"there is no folder {path.parent}")
 
 

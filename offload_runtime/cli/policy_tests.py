@@ -103,9 +103,9 @@ def _tests(paths: Sequence[str]) -> tuple[list[str], list[str]]:
         if os.path.isdir(reference):  # a folder without a policy
             continue
         path, name = locate_policy(reference)
-        if path.name == TEST_FILE or not path.is_file():
+        if path.name == TEST_FILE or not os.path.isfile(path):
             tests[name] = None
-        elif path.with_name(TEST_FILE).is_file():
+        elif os.path.isfile(path.with_name(TEST_FILE)):
             tests[os.path.join(os.path.dirname(name), TEST_FILE)] = None
         else:
             untested.append(name)

@@ -7,6 +7,7 @@ The measurement itself is `bench_rounds`; this module builds the model and what 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -81,7 +82,9 @@ def run_bench(
     if plan.output is not None:
         check_output(plan.output)
     before = (
-        read_result(plan.output) if plan.resume and plan.output is not None and plan.output.exists() else None
+        read_result(plan.output)
+        if plan.resume and plan.output is not None and os.path.exists(plan.output)
+        else None
     )
     step = _build(replace(request, optimizer=request.optimizer or "none"))
     planned = _planned(plan, request, step.model)

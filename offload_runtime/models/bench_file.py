@@ -110,9 +110,9 @@ def _round(data: Mapping[str, Any]) -> Round:
 def check_output(path: Path) -> None:
     """Raise RunError (BEN914) if no result could be written to ``path``: better said before the work than after."""
     folder = path.parent
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise _unwritable(path, "it is no regular file")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise _unwritable(path, f"there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise _unwritable(path, f"folder {folder} cannot be written to")

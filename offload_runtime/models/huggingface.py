@@ -62,7 +62,9 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
 
 
 def _config_path(spec: str) -> Path:
-    path = Path(spec.partition(":")[2]).expanduser()
+    path = Path(
+        os.path.expanduser(spec.partition(":")[2])
+    )  # unlike Path's own, bears a user who is not there
     if os.path.isdir(path):
         path = path / "config.json"
     if not os.path.isfile(path):

@@ -153,3 +153,9 @@ def test_a_batch_is_of_a_model_alone(offload: Offload, script: str) -> None:
     finished = offload("init", "--model-adapter", f"{script}:main", "--batch", "make_batch")
     assert finished.exit_code == 2
     assert "main is taken for a loop" in finished.stderr
+
+
+def test_script_arguments_that_no_shell_would_split_are_a_usage_error(offload: Offload, script: str) -> None:
+    finished = offload("init", "--model-adapter", f"{script}:main", "--script-args", 'a "b')
+    assert finished.exit_code == 2
+    assert "no closing quotation" in finished.stderr

@@ -122,6 +122,7 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("no/such/folder/result.json", "there is no folder"),
+        (f"{'x' * 300}/result.json", "there is no folder"),
         ("/dev/null", "it is no regular file"),
         (".", "it is no regular file"),
     ],

@@ -195,9 +195,10 @@ def test_json_beyond_the_bounds_of_the_reader_is_unreadable(text: str, tmp_path:
         resolve_model(saved(tmp_path, text))
 
 
-def test_a_path_longer_than_the_system_allows_is_no_file() -> None:
+@pytest.mark.parametrize("path", ["x" * 5000, "~no-such-user/config.json"], ids=["long", "of nobody"])
+def test_a_path_that_no_file_can_have_is_no_file(path: str) -> None:
     with pytest.raises(UnreadableError, match="there is no file"):
-        resolve_model(f"hf:{'x' * 5000}")
+        resolve_model(f"hf:{path}")
 
 
 def test_a_broken_configuration_is_pointed_at(tmp_path: Path) -> None:
