@@ -14,7 +14,7 @@ from offload_runtime.errors import RefusedError
 from offload_runtime.models.frontier_result import FrontierFloor, FrontierPlan, FrontierResult
 from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.plan_limits import refuse_several_graphs
-from offload_runtime.models.plan_result import Holding, PlanResult
+from offload_runtime.models.plan_result import Holding, PlanResult, largest_holdings
 from offload_runtime.models.planning import Progress, plan_policy
 from offload_runtime.models.step_places import STAYS, name_holders
 from offload_runtime.planning.limits import Infeasible
@@ -122,7 +122,7 @@ def _seen_floor(
             and plan.forecast.peak_device_bytes <= floor.num_bytes
         ):
             stays = Holding(STAYS, 1, baseline.resident.throughout)
-            return FrontierFloor(floor.num_bytes, (stays, *plan.forecast.holdings))
+            return FrontierFloor(floor.num_bytes, (stays, *largest_holdings(plan.forecast.holdings)))
     return floor
 
 

@@ -5,6 +5,7 @@ Bytes are those of one rank, times those of one forward and backward.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from offload_runtime.tiers import OffloadArithmetic
 from offload_runtime.units import format_size_short
 
 __all__ = [
+    "OTHERS",
     "Holding",
     "HostForecast",
     "PeakSite",
@@ -24,9 +26,14 @@ __all__ = [
     "SimulatedStep",
     "StepForecast",
     "WindowForecast",
+    "largest_holdings",
 ]
 
 Side = Literal["forward", "backward", "optimizer"]
+
+
+NUM_HOLDINGS = 5
+OTHERS = "others"
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,10 @@ class ResidentBytes:
 
 @dataclass(frozen=True)
 class StepForecast:
-    """What is predicted of one way to run the step; ``holdings`` are the largest at its peak, ``resident`` aside."""
+    """What is predicted of one way to run the step; ``holdings`` are all at its peak, the largest first.
+
+    What is resident throughout is not among them.
+    """
 
     fits: bool
     peak_device_bytes: int
@@ -95,11 +105,15 @@ class StepForecast:
 
 @dataclass(frozen=True)
 class WindowForecast:
-    """What the link carries from the first saved byte to the peak of the baseline: what can leave for free."""
+    """What the link carries from the first saved byte to the peak of the baseline: what can leave for free.
+
+    Nothing waits for it; kernels that run beside a copy take longer by ``contention_share``.
+    """
 
     num_bytes: int
     duration_ms: float
     d2h_bytes_per_ms: float
+    contention_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -242,8 +256,21 @@ def forecast_data(forecast: StepForecast) -> dict[str, Any]:
         "peak_device_bytes": forecast.peak_device_bytes,
         "step_ms": forecast.step_ms,
         "peak_at": site_data(forecast.peak_at),
-        "holdings": [asdict(holding) for holding in forecast.holdings],
+        "holdings": [asdict(holding) for holding in largest_holdings(forecast.holdings)],
     }
+
+
+def largest_holdings(
+    holdings: Sequence[Holding], names: Collection[str] | None = None
+) -> tuple[Holding, ...]:
+    """Return the holdings called ``names``, by default the largest, and the others in one."""
+    kept = {held.what for held in holdings[:NUM_HOLDINGS]} if names is None else names
+    rest = [held for held in holdings if held.what not in kept]
+    found = tuple(held for held in holdings if held.what in kept)
+    if not rest:
+        return found
+    others = Holding(OTHERS, sum(h.num_tensors for h in rest), sum(h.num_bytes for h in rest))
+    return (*found, others)
 
 
 def site_data(site: PeakSite) -> dict[str, Any]:

@@ -164,7 +164,12 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_rep
         resident=resident,
         planned=planned,
         forecast=planned.forecast(optimizer_step_bytes(resident, optimizer)),
-        window=WindowForecast(window.num_bytes, window.duration_ms, hardware.link().d2h_bytes_per_ms),
+        window=WindowForecast(
+            window.num_bytes,
+            window.duration_ms,
+            hardware.link().d2h_bytes_per_ms,
+            hardware.link().contention,
+        ),
         view_replay=view_replay,
     )
 

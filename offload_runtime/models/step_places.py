@@ -19,7 +19,6 @@ __all__ = ["STAYS", "holdings_at", "name_holders", "site_of", "traced_of"]
 
 STAYS = "what stays throughout"
 GRADIENTS = "gradients"
-NUM_HOLDINGS = 5
 
 
 def traced_of(selected: Selected) -> tuple[TracedPair, Simulation]:
@@ -77,13 +76,7 @@ def _grouped(alive: Iterable[tuple[str, int]]) -> tuple[Holding, ...]:
         totals[what] = (count + 1, total + num_bytes)
     found = [Holding(what, count, total) for what, (count, total) in totals.items() if total]
     found.sort(key=lambda holding: (-holding.num_bytes, holding.what))
-    return (*found[:NUM_HOLDINGS], *_rest(found[NUM_HOLDINGS:]))
-
-
-def _rest(small: Sequence[Holding]) -> Iterator[Holding]:
-    if small:
-        number = sum(holding.num_tensors for holding in small)
-        yield Holding("others", number, sum(holding.num_bytes for holding in small))
+    return tuple(found)
 
 
 def _alive(pair: PlannedPair, kernel: int) -> Iterator[tuple[str, int]]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offload_runtime.models.frontier_result import FrontierPlan, FrontierResult
-from offload_runtime.models.plan_result import HostForecast, PlanResult, ResidentBytes, StepForecast
+from offload_runtime.models.plan_result import (
+    OTHERS,
+    Holding,
+    HostForecast,
+    PlanResult,
+    ResidentBytes,
+    WindowForecast,
+    largest_holdings,
+)
 from offload_runtime.reporting.layer_runs import layer_run_table
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.units import format_size_short
@@ -13,6 +21,10 @@ from offload_runtime.units import format_size_short
 __all__ = ["render_frontier", "render_plan"]
 
 NUM_STALL_ROWS = 5
+_BASELINES = {
+    "graph": "the baseline saves all that the traced graph does, as no loop does; torch.compile alone: --mode inductor",
+    "inductor": "the baseline is torch.compile alone",
+}
 
 
 def render_plan(result: PlanResult) -> str:
@@ -38,7 +50,16 @@ def render_window(result: PlanResult) -> str:
         return f"can leave for free: 0 B: nothing is saved before the peak of {result.model} without a policy"
     return (
         f"can leave for free: {format_size_short(window.num_bytes)} = {window.d2h_bytes_per_ms / 1e6:g} GB/s x "
-        f"{window.duration_ms:.1f} ms from the first saved byte to the peak"
+        f"{window.duration_ms:.1f} ms from the first saved byte to the peak{_contention(window)}"
+    )
+
+
+def _contention(window: WindowForecast) -> str:
+    """Say what leaving costs where nothing waits for it."""
+    if not window.contention_share:
+        return ""
+    return (
+        f"; nothing waits for it, and kernels beside a copy take {100 * window.contention_share:.3g} % longer"
     )
 
 
@@ -93,6 +114,7 @@ def _heading(result: PlanResult) -> str:
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
         f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}{_given_memory(result)}"
         f"{'' if result.view_replay else ', without view replay'}\n"
+        f"{_BASELINES[result.mode]}\n"
         "nothing was run: peaks and times are predicted, limits and the device's memory are given\n"
         f"times are of forward and backward{_optimizer_time(result)}"
     )
@@ -142,16 +164,21 @@ def _peak_table(result: PlanResult) -> str:
         said = f"both peaks sit in {after.peak_at}"
     else:
         said = f"the baseline's peak sits in {before.peak_at}\nthe policy's peak sits in {after.peak_at}"
-    names = dict.fromkeys(held.what for side in (before, after) for held in side.holdings)
+    # Both columns have the rows of both: what is named in one is not among the others of the other.
+    largest = [held.what for side in (before, after) for held in largest_holdings(side.holdings)]
+    names = dict.fromkeys(name for name in largest if name != OTHERS)
     columns = [Column("alive there"), Column("baseline", "right"), Column("policy", "right")]
     always = format_size_short(result.resident_bytes.throughout)
     rows = [["what stays throughout", always, always]]
-    rows += [[name, _held(before, name), _held(after, name)] for name in names]
+    sides = [largest_holdings(side.holdings, names) for side in (before, after)]
+    rows += [[name, *(_held(side, name) for side in sides)] for name in names]
+    others = [_held(side, OTHERS) for side in sides]
+    rows += [[OTHERS, *others]] if any(others) else []
     return f"{said}\n{render_table(columns, rows)}" if names else said
 
 
-def _held(side: StepForecast, what: str) -> str:
-    held = next((holding for holding in side.holdings if holding.what == what), None)
+def _held(holdings: Sequence[Holding], what: str) -> str:
+    held = next((holding for holding in holdings if holding.what == what), None)
     if held is None:
         return ""
     number = f"{held.num_tensors} x, " if held.num_tensors > 1 else ""
@@ -193,9 +220,11 @@ def _host(host: HostForecast) -> str:
     if not host.pinned_bytes:
         return ""
     rounding = f", {format_size_short(host.rounding_bytes)} of it rounding" if host.rounding_bytes else ""
-    limit = "" if host.limit_bytes is None else f"; {format_size_short(host.limit_bytes)} may be pinned"
-    ranks = f" by each of {host.num_ranks} ranks" if host.num_ranks > 1 else ""
-    return f"{format_size_short(host.pinned_bytes)} pinned{ranks}{rounding}{limit}"
+    limit = "" if host.limit_bytes is None else f"; {format_size_short(host.limit_bytes)} may be"
+    limit += (
+        f", if all {host.num_ranks} ranks of such a host pin as much" if limit and host.num_ranks > 1 else ""
+    )
+    return f"{format_size_short(host.pinned_bytes)} pinned by one rank{rounding}{limit}"
 
 
 def _stall_table(result: PlanResult) -> str:

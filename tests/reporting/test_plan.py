@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from offload_runtime.models.frontier_result import FrontierFloor
-from offload_runtime.models.plan_result import HostForecast, PeakSite, WindowForecast
+from offload_runtime.models.plan_result import Holding, HostForecast, PeakSite, StepForecast, WindowForecast
 from offload_runtime.reporting.plan import render_frontier, render_plan, render_window
 from tests.reporting.plan_results import BASELINE_SITE, forecast, frontier_result, plan_result
 from tests.reporting.plots.drawn import GIB
@@ -72,7 +74,7 @@ def test_copies_host_memory_and_optimality_are_said() -> None:
     assert ["offloaded", "1 of 2 candidates, 1 GiB each way"] in table
     assert [
         "host memory",
-        "1 GiB pinned by each of 8 ranks, 4 KiB of it rounding; 200 GiB may be pinned",
+        "1 GiB pinned by one rank, 4 KiB of it rounding; 200 GiB may be, if all 8 ranks of such a host pin as much",
     ] in table
     assert ["transfer hidden", "95.0 %"] in table
     assert ["optimality", "0.49 % above its bound of 20.4 ms"] in table
@@ -192,3 +194,37 @@ def test_a_frontier_has_a_table_for_each_way_to_choose() -> None:
 def test_a_floor_of_the_optimizers_step_says_so() -> None:
     text = render_frontier(frontier_result(floor=FrontierFloor(8 * GIB, ())))
     assert text.splitlines()[1] == "floor 8 GiB: the optimizer's step"
+
+
+def test_both_peaks_are_told_by_the_same_rows() -> None:
+    def alive(*names: str) -> StepForecast:
+        held = tuple(Holding(name, 1, (9 - number) * GIB) for number, name in enumerate(names))
+        return replace(forecast(9, 20.5), holdings=held)
+
+    before, after = alive("a", "b", "c", "d", "e", "f", "g"), alive("g", "f", "e", "d", "c", "b", "z")
+    text = render_plan(plan_result(baseline=before, policy=after))
+    lines = text.partition("alive there")[2].partition("\n\n")[0]
+    table = {row[0]: row[1:] for row in rows(lines)[1:]}
+    assert table.pop("what stays throughout")
+    assert table == {
+        "a": ["9 GiB", "-"],
+        **{name: [f"{9 - i} GiB", f"{3 + i} GiB"] for i, name in enumerate("bcdefg", start=1)},
+        "others": ["-", "3 GiB"],
+    }
+
+
+def test_what_leaving_costs_where_nothing_waits_is_said() -> None:
+    window = WindowForecast(GIB, 20.0, 55.3e6, 0.06)
+    assert "kernels beside a copy take 6 % longer" in render_window(plan_result(window=window))
+    assert "longer" not in render_window(plan_result())
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("graph", "torch.compile alone: --mode inductor"),
+        ("inductor", "the baseline is torch.compile alone"),
+    ],
+)
+def test_what_the_baseline_is_is_said(mode: str, said: str) -> None:
+    assert said in render_plan(plan_result(mode=mode))
