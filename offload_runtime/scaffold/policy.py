@@ -117,6 +117,11 @@ def _limits(wishes: PolicyWishes, planned: bool) -> Iterator[str]:
         "device_peak": ("40GiB", "the least predicted time within it; auto is free memory minus 6 %"),
         "step_overhead": ("5%", "the least peak for at most this much more time of forward and backward"),
     }
+    if wishes.device_peak is not None and wishes.step_overhead is not None:
+        by_time["step_overhead"] = (
+            "5%",
+            "and at most this much more time of forward and backward, or the plan is refused with both floors",
+        )
     yield from _section("limits", wishes, {**by_time, **told} if planned else told)
 
 

@@ -117,3 +117,11 @@ def test_an_unknown_preset_is_told_the_closest() -> None:
 def test_a_long_defer_for_experts_is_warned_about() -> None:
     _, findings = write_policy(PolicyWishes("mine", preset="moe", defer="8", moe=True))
     assert [(finding.code, finding.severity) for finding in findings] == [("POL160", "warning")]
+
+
+def test_two_limits_are_told_as_one_aim() -> None:
+    both = written(PolicyWishes("mine", device_peak="40GiB", step_overhead="5%"))
+    assert "device_peak: 40GiB # the least predicted time within it" in both
+    assert "step_overhead: 5% # and at most this much more time" in both
+    assert "least peak" not in both
+    assert "step_overhead: 5% # the least peak for" in written(PolicyWishes("mine", step_overhead="5%"))
