@@ -11,6 +11,10 @@ from offload_runtime.cli.outcome import EXIT_USAGE, Outcome
 from offload_runtime.errors import Diagnostic
 
 
+MAX_LISTED = 8
+"""Options that are listed where one does not exist; those of a command with more are in its help."""
+
+
 def usage_outcome(error: click.UsageError, commands: Iterable[str]) -> Outcome:
     """Return the finding behind `error`, with the closest name where there is one.
 
@@ -22,6 +26,7 @@ def usage_outcome(error: click.UsageError, commands: Iterable[str]) -> Outcome:
         code = "CLI603"
     elif isinstance(error, click.NoSuchOption):
         code = "CLI602"
+        hint = _options_of(context)
         if error.possibilities:
             hint = f"did you mean {_either(error.possibilities)}?"
     elif isinstance(error, click.BadParameter):
@@ -50,6 +55,15 @@ def _plain_sentence(error: click.UsageError) -> str:
 def _unknown_word(error: click.UsageError) -> str:
     quoted = error.format_message().split("'")
     return quoted[1] if len(quoted) > 2 else ""
+
+
+def _options_of(context: click.Context | None) -> str | None:
+    """List the options of a command that has few: where none is spelled alike, one of them was meant."""
+    if context is None:
+        return None
+    options = [param for param in context.command.params if isinstance(param, click.Option)]
+    names = [max(option.opts, key=len) for option in options]
+    return f"the options are {_either(names)}" if len(names) <= MAX_LISTED else None
 
 
 def _either(names: Sequence[str]) -> str:

@@ -27,6 +27,12 @@ ROOT = Path(__file__).parents[2]
         (["validat"], "CLI605", "did you mean validate?"),
         (["zzz"], "CLI605", f"the commands are {', '.join(sorted(program.COMMANDS))}"),
         (["list", "models", "--formt", "json"], "CLI602", "did you mean --format?"),
+        (
+            ["skills", "install", "--target", "here"],
+            "CLI602",
+            "the options are --client or --force or --format or --to",
+        ),
+        (["explain", "balanced", "--zzzz", "here"], "CLI602", "see `offload explain --help`"),
         (["list", "models", "--format", "xml"], "CLI604", "see `offload list --help`"),
         (["list", "planets"], "CLI604", "see `offload list --help`"),
         (["explain", "balanced"], "CLI603", "see `offload explain --help`"),
