@@ -63,7 +63,7 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
     todo, found = open_checks(sheet), found_in(sheet)
     missing = tuple(name for check in todo for name in check.facts if sheet.get(name) is None)
     parts = [
-        f"Diagnose why a step takes {slowdown:g} times as long as without offloading ({DIAGNOSIS_CARD})."
+        f"Diagnose why a step takes {slowdown:.4g} times as long as without offloading ({DIAGNOSIS_CARD})."
     ]
     if todo:
         parts.append(f"In this order: {'; then '.join(check.name for check in todo)}.")
@@ -108,7 +108,7 @@ def _is_open(check: Check, sheet: FactSheet) -> bool:
 def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
     """Say that what was measured is no slowdown to diagnose, as far as it was measured well."""
     open_ones = tuple(name for name in _MEASURED if sheet.get(name) is not True)
-    measured = f"a step takes {slowdown:g} times as long as without offloading"
+    measured = f"a step takes {slowdown:.4g} times as long as without offloading"
     if slowdown < NORMAL:
         summary = f"Offloading is not the cause of a slow step: {measured}, and the medians are close. Look elsewhere."
     else:

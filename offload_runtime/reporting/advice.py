@@ -153,8 +153,11 @@ def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
     """Return the facts that something hangs on, those that settle most first.
 
     The conclusion's come first, then those of requirements, then those of cards: a fact counts for each condition that
-    is open, in full where it is the only one that is missing there.
+    is open, in full where it is the only one that is missing there. A run that is to be diagnosed is asked for nothing
+    that only a card hangs on which does not apply.
     """
+    if advice.conclusion == "diagnose":
+        cards = [card for card in cards if card.applies is True]
     required = [name for card in cards for found in card.interactions for name in found.missing]
     weights: dict[str, float] = {}
     for card in cards:

@@ -198,6 +198,35 @@ def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Of
     ]
     assert not any("offload bench" in line for line in following)
     assert len(following) == 2  # neither a plan nor an export: that would offload more
+    data = json.loads(offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given).stdout)[
+        "data"
+    ]
+    assert list(data["missing"])[:2] == ["paired_baseline", "warm_steps_only"]
+    assert {"out_of_memory", "traceable"}.isdisjoint(data["missing"])
+
+
+def test_what_was_found_stands_in_a_table_and_in_the_data(offload: Offload) -> None:
+    given = facts("slowdown=3", "cpu_step_fraction=0.5", "offload_mechanism=zero_offload")
+    text = offload("advise", "--hardware", "h100-pcie5", *given).stdout
+    assert "what was found" in text
+    assert "1. zero_optimization.offload_optimizer.ratio below 1" in text
+    data = json.loads(offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given).stdout)[
+        "data"
+    ]
+    (found,) = data["findings"]
+    assert found["because"] == "cpu_step_fraction 0.5"
+    assert found["fixes"][0].startswith("zero_optimization.offload_optimizer.ratio")
+
+
+def test_a_result_of_bench_stands_in_for_its_facts(offload: Offload) -> None:
+    evidence = Path(__file__).parents[2] / "docs" / "evidence"
+    result = evidence / "frontier-qwen3-30b-a3b-floor-h200.json"
+    finished = offload("advise", "--from", str(result))
+    assert finished.exit_code == 0
+    assert finished.stdout.startswith("This is the normal price of offloading")
+    refused = offload("advise", "--from", str(evidence / "frontier-llama3-8b-h200.json"))
+    assert refused.exit_code == 3
+    assert "--fact slowdown=" in refused.stderr
 
 
 def test_one_plan_is_suggested_and_it_carries_the_slowdown_that_is_allowed(offload: Offload) -> None:
