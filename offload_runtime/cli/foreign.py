@@ -19,6 +19,7 @@ def foreign_code() -> Iterator[None]:
     """
     sys.stdout.flush()
     kept = os.dup(1)
+    process = os.getpid()
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -35,5 +36,9 @@ def foreign_code() -> Iterator[None]:
         hint = "let it raise an Exception"
         raise RunError(Diagnostic("MOD733", "error", message, hint=hint)) from error
     finally:
+        if os.getpid() != process:
+            os._exit(
+                0
+            )  # a child that the code forked and did not end: the command goes on once, in the parent
         os.dup2(kept, 1)
         os.close(kept)

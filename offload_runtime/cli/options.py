@@ -18,6 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODES = ("graph", "inductor")
 _COUNT = click.IntRange(min=1)
+MAX_SEED = 2**64 - 1  # torch.manual_seed takes no more
 DECIDED_FOR = (
     "Decide for this profile (see `offload list hardware`) instead of the device here; needed without one where a "
     "policy plans by time."
@@ -246,7 +247,7 @@ _MODEL_OPTIONS = (
     ),
     click.option(
         "--seed",
-        type=click.IntRange(min=0),
+        type=click.IntRange(min=0, max=MAX_SEED),
         default=0,
         show_default=True,
         metavar="N",

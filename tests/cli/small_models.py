@@ -46,6 +46,13 @@ def noisy() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return stack()
 
 
+def forking() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Return the stack in two processes."""
+    if os.fork():
+        os.wait()
+    return stack()
+
+
 def leaving() -> None:
     """End the process."""
     sys.exit(7)

@@ -1,7 +1,10 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from offload_runtime.cli import run
 from tests.cli.conftest import Offload
 
 POLICY = """\
@@ -92,6 +95,7 @@ def test_a_rule_that_matches_nothing_fails_and_points_at_the_rule(offload: Offlo
         (["tests.cli.small_models:raising"], 4, "not today"),
         (["tests.cli.small_models:leaving"], 5, "exit code 7"),
         (["tests.cli.small_models:unwinding"], 5, "Cancelled"),
+        (["builtin:llama-tiny", "--seed", str(1 << 64)], 2, "--seed"),
         (["builtin:unet-tiny", "--seq", "8"], 2, "--seq"),
         (["hf:no/such/config.json"], 3, "no/such/config.json"),
     ],
@@ -104,6 +108,15 @@ def test_a_model_that_cannot_be_had_is_refused_with_thing_and_cure(
     (finding,) = finished.document["diagnostics"]
     assert thing in finding["message"]
     assert finding["hint"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+def test_a_child_that_the_models_code_forgets_answers_nothing(
+    policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "tests.cli.small_models:forking", "--format", "json"]
+    exit_code = run(["explain", policy, *words])
+    assert json.loads(capfd.readouterr().out)["exit_code"] == exit_code == 0
 
 
 def test_a_policy_that_does_not_exist_is_exit_code_3_with_the_closest_name(offload: Offload) -> None:
