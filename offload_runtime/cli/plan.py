@@ -67,7 +67,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Without it nothing leaves that backward reads through views: what an offloader can do that does not "
     "make them again. A run always does.",
 )
-@click.option("--output", type=_FILE, metavar="FILE", help="Write the sweep of --frontier as JSON.")
+@click.option(
+    "--output", type=_FILE, metavar="FILE", help="Write the sweep of --frontier as JSON, after each plan."
+)
 @click.option(
     "--plot",
     type=_FILE,
@@ -133,7 +135,7 @@ def command(
             view_replay=view_replay,
             progress=advance,
         )
-        swept = _sweep(baseline, compiled, sizes, advance) if frontier else None
+        swept = _sweep(baseline, compiled, sizes, advance, output) if frontier else None
         try:
             result = swept.current if swept is not None else _plan(baseline, compiled, advance)
         except RefusedError as refusal:
@@ -179,11 +181,16 @@ def _plan(baseline: Baseline, policy: CompiledPolicy, advance: Progress) -> Plan
 
 
 def _sweep(
-    baseline: Baseline, policy: CompiledPolicy, targets: Sequence[int], advance: Progress
+    baseline: Baseline, policy: CompiledPolicy, targets: Sequence[int], advance: Progress, output: Path | None
 ) -> FrontierResult:
+    """Sweep, and keep in ``output`` what there is after each plan."""
     from offload_runtime.models.frontier import sweep_frontier
 
-    return sweep_frontier(baseline, policy, targets, progress=advance)
+    def keep(swept: FrontierResult) -> None:
+        if output is not None:
+            _write_json(output, swept.to_data())
+
+    return sweep_frontier(baseline, policy, targets, progress=advance, keep=keep)
 
 
 def _check(baseline: Baseline, advance: Progress) -> CaptureCheck:
@@ -249,9 +256,18 @@ def _write(
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> Path:
+    text = json.dumps(data, indent=1) + "\n"
+    target = Path(os.path.realpath(path))  # a link stays a link
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        if target.exists() and not target.is_file():
+            path.write_text(text, encoding="utf-8")  # a pipe, or a device such as /dev/null
+        else:
+            # A reader sees the old file or the new one, and never half of it.
+            beside.write_text(text, encoding="utf-8")
+            os.replace(beside, target)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         raise _unwritable(path, error.strerror or str(error)) from error
     return path
 

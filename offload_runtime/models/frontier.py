@@ -6,7 +6,7 @@ largest first, under budgets that rise to all that it would offload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
@@ -57,11 +57,12 @@ def sweep_frontier(
     targets: Sequence[int] = (),
     *,
     progress: Progress | None = None,
+    keep: Callable[[FrontierResult], None] | None = None,
 ) -> FrontierResult:
     """Plan under each of ``targets`` (bytes; by default eight even steps down to the floor), and under budgets.
 
     A policy with ``select: planned`` is swept itself, its ``device_peak`` replaced; another one is swept by its
-    budget, beside a policy that leaves everything to the planner. Raises RefusedError for a model of several graphs.
+    budget, beside a policy that leaves everything to the planner. ``keep`` gets what there is after each plan. Raises RefusedError for a model of several graphs.
     """
     is_planned = policy.policy.schedule.select == "planned"
     ours = policy if is_planned else load_policy(_PLANNED)
@@ -70,29 +71,35 @@ def sweep_frontier(
     floor = find_floor(baseline, ours)
     wanted = tuple(targets) or _even_targets(baseline, floor)
     notify = progress or (lambda phase, done, total: None)
-    current = _current(baseline, policy)
-    planned = _sweep(
-        baseline, wanted, lambda target: _with_target(ours, target), lambda d, n: notify("planned", d, n)
-    )
-    return FrontierResult(
+    tell = keep or (lambda swept: None)
+    swept = FrontierResult(
         model=baseline.traced.model.name,
         mode=baseline.traced.mode,
         hardware=baseline.hardware.name,
         capacity_bytes=baseline.hardware.device_memory_bytes,
         baseline=baseline.forecast,
         planned_policy=ours.name,
-        planned=planned,
+        planned=(),
         largest_first_policy=peer.name,
-        largest_first=_sweep(
-            baseline,
-            _even_budgets(baseline, peer),
-            lambda budget: _with_budget(peer, budget),
-            lambda done, total: notify("largest_first", done, total),
-        ),
-        floor=_seen_floor(baseline, floor, planned),
-        current=current,
-        diagnostics=(),
+        largest_first=(),
+        floor=floor,
+        current=_current(baseline, policy),
+        complete=False,
     )
+    for planned in _sweep(
+        baseline, wanted, lambda target: _with_target(ours, target), lambda d, n: notify("planned", d, n)
+    ):
+        swept = replace(swept, planned=planned, floor=_seen_floor(baseline, floor, planned))
+        tell(swept)
+    for largest_first in _sweep(
+        baseline,
+        _even_budgets(baseline, peer),
+        lambda budget: _with_budget(peer, budget),
+        lambda done, total: notify("largest_first", done, total),
+    ):
+        swept = replace(swept, largest_first=largest_first)
+        tell(swept)
+    return replace(swept, complete=True)
 
 
 def find_floor(baseline: Baseline, policy: CompiledPolicy) -> FrontierFloor | None:
@@ -131,13 +138,14 @@ def _sweep(
     asked: Sequence[int],
     policy_for: Callable[[int], CompiledPolicy],
     advance: Callable[[int, int], None],
-) -> tuple[FrontierPlan, ...]:
-    plans = []
+) -> Iterator[tuple[FrontierPlan, ...]]:
+    """Yield the plans that there are after each one."""
+    plans: tuple[FrontierPlan, ...] = ()
     for number, num_bytes in enumerate(asked):
         advance(number, len(asked))
-        plans.append(_one(baseline, num_bytes, policy_for(num_bytes)))
+        plans = (*plans, _one(baseline, num_bytes, policy_for(num_bytes)))
+        yield plans
     advance(len(asked), len(asked))
-    return tuple(plans)
 
 
 def _one(baseline: Baseline, asked_bytes: int, policy: CompiledPolicy) -> FrontierPlan:

@@ -40,7 +40,7 @@ class FrontierFloor:
 class FrontierResult:
     """A sweep: ``planned`` under falling targets, ``largest_first`` under rising budgets, of one captured model.
 
-    ``current`` is the plan of the policy as it was given, None where it cannot hold.
+    ``current`` is the plan of the policy as it was given, None where it cannot hold. ``complete``: no plan is missing.
     """
 
     model: str
@@ -55,10 +55,12 @@ class FrontierResult:
     floor: FrontierFloor | None
     current: PlanResult | None
     diagnostics: tuple[Diagnostic, ...] = ()
+    complete: bool = True
 
     def to_data(self) -> dict[str, Any]:
         """Return the plain values that ``offload plan --frontier`` writes."""
         return {
+            "complete": self.complete,
             "model": self.model,
             "mode": self.mode,
             "hardware": self.hardware,

@@ -110,3 +110,13 @@ def test_the_data_of_a_sweep_names_every_point() -> None:
     )
     assert data["floor_bytes"] == data["planned"]["points"][-1]["target_bytes"]
     assert {"budget_bytes", "feasible"} <= set(data["largest_first"]["points"][0])
+
+
+def test_what_there_is_after_each_plan_is_kept() -> None:
+    kept: list[FrontierResult] = []
+    peak = baseline().forecast.peak_device_bytes
+    found = sweep_frontier(baseline(), load_policy("fit"), (peak, peak - 2**20), keep=kept.append)
+    assert [len(swept.planned) for swept in kept][:2] == [1, 2]
+    assert not any(swept.complete for swept in kept)
+    assert found.complete
+    assert (kept[-1].planned, kept[-1].largest_first) == (found.planned, found.largest_first)
