@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -131,7 +132,8 @@ def write_result(path: Path, result: BenchResult) -> None:
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that is too long cannot be looked up either
+            beside.unlink()
         raise _unwritable(path, error.strerror or str(error)) from error
 
 

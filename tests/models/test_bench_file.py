@@ -109,6 +109,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
+def test_a_name_that_is_too_long_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"BEN914 .* cannot be written: File name too long"):
+        write_result(tmp_path / ("x" * 300), MEASURED)
+
+
 def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("old")
