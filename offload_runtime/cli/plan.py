@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -267,7 +268,8 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> Path:
             beside.write_text(text, encoding="utf-8")
             os.replace(beside, target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that is too long cannot be looked up either
+            beside.unlink()
         raise _unwritable(path, error.strerror or str(error)) from error
     return path
 
