@@ -46,9 +46,10 @@ def capped_memory(device: str, num_bytes: int | None) -> Iterator[None]:
         )
         hint = "give less, or leave it out; `offload plan --hardware` predicts for a device that is not here"
         raise RefusedError(Diagnostic("MOD708", "error", message, hint=hint))
-    before = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction(num_bytes / total_bytes, device)
+    index = torch.device(device).index  # None for the current device: torch refuses a device without one here
+    before = torch.cuda.get_per_process_memory_fraction(index)
+    torch.cuda.set_per_process_memory_fraction(num_bytes / total_bytes, index)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(before, device)
+        torch.cuda.set_per_process_memory_fraction(before, index)

@@ -157,7 +157,8 @@ def resolve_limits(limits: Limits, device: torch.device, profile: HardwareProfil
         return limits
     if device.type == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-        allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(device) * total_bytes)
+        # By index, None for the current device: torch refuses a device without one here.
+        allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(device.index) * total_bytes)
         capacity = min(free_bytes + torch.cuda.memory_reserved(device), allowed_bytes)
         if profile is not None:
             capacity = min(capacity, profile.device_memory_bytes)

@@ -36,9 +36,12 @@ def fractions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     allowed = [0.9]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (150 * GIB, 160 * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: allowed[-1])
+    # Torch's own functions as far as the device's memory: they do not take every way to name a device.
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getMemoryFraction", lambda index: allowed[-1], raising=False)
     monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: allowed.append(fraction)
+        torch._C, "_cuda_setMemoryFraction", lambda fraction, index: allowed.append(fraction), raising=False
     )
     return allowed
 

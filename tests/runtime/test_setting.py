@@ -41,6 +41,13 @@ def policy(**schedule: Any) -> Policy:
     return load_policy(document).policy
 
 
+def allow_share(fraction: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for a process that may have this share of a device; torch still judges how the device is named."""
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getMemoryFraction", lambda index: fraction, raising=False)
+
+
 @pytest.mark.parametrize(
     ("schedule", "needed"),
     [
@@ -128,7 +135,7 @@ def test_auto_on_a_device_counts_what_is_free_and_what_this_process_has_reserved
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
+    allow_share(1.0, monkeypatch)
     resolved = resolve_limits(Limits(device_peak="auto"), torch.device("cuda", 0), None)
     assert resolved.device_peak == int(75 * 2**30 * 0.94)
 
@@ -142,8 +149,8 @@ def test_auto_is_no_more_than_a_cap_on_the_process_or_the_memory_of_the_profile(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (140 * 2**30, 140 * 2**30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
-    resolved = resolve_limits(Limits(device_peak="auto"), torch.device("cuda", 0), profile)
+    allow_share(fraction, monkeypatch)
+    resolved = resolve_limits(Limits(device_peak="auto"), torch.device("cuda"), profile)
     assert resolved.device_peak == int(capacity_bytes * (1 - AUTO_MARGIN))
 
 
