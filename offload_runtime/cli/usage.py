@@ -10,7 +10,6 @@ import click
 from offload_runtime.cli.outcome import EXIT_USAGE, Outcome
 from offload_runtime.errors import Diagnostic
 
-
 MAX_LISTED = 8
 """Options that are listed where one does not exist; those of a command with more are in its help."""
 

@@ -62,7 +62,8 @@ def sweep_frontier(
     """Plan under each of ``targets`` (bytes; by default eight even steps down to the floor), and under budgets.
 
     A policy with ``select: planned`` is swept itself, its ``device_peak`` replaced; another one is swept by its
-    budget, beside a policy that leaves everything to the planner. ``keep`` gets what there is after each plan. Raises RefusedError for a model of several graphs.
+    budget, beside a policy that leaves everything to the planner. ``keep`` gets what there is after each plan.
+    Raises RefusedError for a model of several graphs.
     """
     is_planned = policy.policy.schedule.select == "planned"
     ours = policy if is_planned else load_policy(_PLANNED)
