@@ -56,7 +56,7 @@ def list_command() -> Outcome:
 @click.option("--file", "file", metavar="FILE", help="Another file of the skill, such as card.yaml.")
 @format_option()
 def show_command(name: str, file: str | None) -> Outcome:
-    """Show a skill: its SKILL.md, or another of its files. `cpu-offload` is the package's own card.
+    """Show a skill: its SKILL.md, or another of its files. `cpu-offload` is the package's own card, as Markdown.
 
     With --format json also the card's data and the names of all files.
 
@@ -65,6 +65,8 @@ def show_command(name: str, file: str | None) -> Outcome:
       offload skills show choose-offload
       offload skills show choose-offload --file card.yaml
     """
+    from offload_runtime.card_reading import load_card
+    from offload_runtime.reporting.card import render_card
     from offload_runtime.strict_yaml import read_yaml_file
 
     skill = find_skill(name)
@@ -74,7 +76,10 @@ def show_command(name: str, file: str | None) -> Outcome:
         hint = f"files of {skill.name}: {', '.join(files)}"
         raise UsageError(Diagnostic("CLI604", "error", f"{skill.name} has no file {shown!r}", hint=hint))
     document = read_yaml_file(skill.card, file=skill.file_label(CARD_FILE))
-    text = skill.path(shown).read_text("utf-8")
+    if file is None and skill.is_package:
+        text = render_card(load_card(skill.card))
+    else:
+        text = skill.path(shown).read_text("utf-8")
     return Outcome(
         data={
             "name": skill.name,

@@ -6,7 +6,7 @@ import pytest
 
 from offload_runtime.card_reading import load_card
 from offload_runtime.cli import skills
-from offload_runtime.skills_catalog import list_skills
+from offload_runtime.skills_catalog import list_skills, package_card
 from tests.card_checks.small_project import CARD, NAME, SKILL_TEXT
 from tests.cli.conftest import Offload
 
@@ -39,6 +39,19 @@ def test_a_skill_is_shown_as_an_agent_reads_it(offload: Offload) -> None:
     data = offload("skills", "show", skill.name, "--format", "json").document["data"]
     assert load_card(data["card"]) == load_card(skill.card)
     assert data["files"] == list(skill.files())
+
+
+def test_the_card_of_the_package_is_shown_as_markdown_and_as_it_is_where_that_is_asked_for(
+    offload: Offload,
+) -> None:
+    card = load_card(package_card().card)
+    shown = offload("skills", "show", "cpu-offload").stdout
+    assert shown.startswith(f"# {card.title}\n\n{card.summary}\n")
+    assert "\n## Avoid when\n\n- " in shown
+    assert all(text in shown for text in card.known_limitations)
+    assert "apiVersion" not in shown
+    written = offload("skills", "show", "cpu-offload", "--file", "card.yaml").stdout
+    assert written.rstrip("\n") == package_card().card.read_text().rstrip("\n")
 
 
 def test_another_file_of_a_skill_can_be_shown_and_no_other(offload: Offload) -> None:
