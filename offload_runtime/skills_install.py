@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from errno import ENOTDIR
 from pathlib import Path
 from types import MappingProxyType
 
@@ -56,6 +57,8 @@ def install_skills(
     way, unless ``force`` replaces them, and UsageError (CRD604) where the folder cannot be written.
     """
     files = {skill.name: _contents(skill) for skill in skills}
+    for name in files:
+        _refuse_what_is_no_folder(target / name)
     in_the_way = [
         Path(name, file).as_posix()
         for name, contents in files.items()
@@ -75,6 +78,12 @@ def install_skills(
             )
         )
     return tuple(_install(name, contents, target) for name, contents in files.items())
+
+
+def _refuse_what_is_no_folder(folder: Path) -> None:
+    for path in (*reversed(folder.parents), folder):
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise _unwritable(path, NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR)))
 
 
 def _contents(skill: Skill) -> dict[str, bytes]:

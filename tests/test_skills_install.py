@@ -60,6 +60,14 @@ def test_a_folder_that_cannot_be_one_is_named(skill: Skill, tmp_path: Path) -> N
     assert finding.code == "CRD604"
 
 
+def test_nothing_is_written_where_a_file_stands_for_a_later_skill(tmp_path: Path) -> None:
+    *earlier, last = list_skills()
+    (tmp_path / last.name).write_text("mine")
+    with pytest.raises(UsageError, match="CRD604"):
+        install_skills([*earlier, last], tmp_path, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == [last.name]
+
+
 def test_every_shipped_skill_can_be_installed(tmp_path: Path) -> None:
     skills = list_skills()
     assert [one.name for one in install_skills(skills, tmp_path)] == [one.name for one in skills]
