@@ -40,4 +40,6 @@ def test_the_name_of_every_profile_can_be_the_fact_hardware(profile: HardwarePro
 
 def test_words_of_facts_are_those_of_models_and_of_the_arithmetic() -> None:
     assert set(FACTS["dtype"].choices) == set(DTYPES)
-    assert set(map(algorithm_of, OPTIMIZERS)) | set(NUM_MOMENTS) == set(FACTS["optimizer"].choices) - {"other"}
+    assert set(map(algorithm_of, OPTIMIZERS)) | set(NUM_MOMENTS) == set(FACTS["optimizer"].choices) - {
+        "other"
+    }
