@@ -236,7 +236,13 @@ _MEASUREMENT = _rows(
     ("paired_baseline", "boolean", None, "The same run was measured without offloading too.", True),
     ("warm_steps_only", "boolean", None, "The first ten to twenty steps were left out.", True),
     ("slowdown", "number", "times", "Median step time over that without offloading.", 3.0),
-    ("offload_step_ms", "number", "ms", "Median warm step with offloading, the optimizer's included.", 2100.0),
+    (
+        "offload_step_ms",
+        "number",
+        "ms",
+        "Median warm step with offloading, the optimizer's included.",
+        2100.0,
+    ),
     ("copy_fraction", "number", SHARE, "Share of a warm step in which copies over the link run.", 0.4),
     (
         "exposed_copy_fraction",
