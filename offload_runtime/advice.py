@@ -269,7 +269,10 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
 def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
     floor = _floor(result)
     lowers = _lowers(result, floor)
+    near = _limit_near_the_device(result.sheet, floor)
     sentence = "no policy on activations makes this fit"
+    if near is not None:
+        sentence += " in what a plan takes of the device by itself, one may under a limit nearer to all of it"
     if floor is not None:
         sentence += f": {floor.sentence}"
     forms = adam_forms(result.sheet)
@@ -279,7 +282,7 @@ def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Ad
     activations, state = (_activations(result),), _state_steps(result)
     order = activations + state if floor is not None and floor.is_of_activations else state + activations
     summary = f"{sentence[0].upper()}{sentence[1:]}."
-    return Advice("refused", summary, order, sections, lowers=lowers, refusal=refusal)
+    return Advice("refused", summary, order, sections, lowers=lowers, refusal=refusal, device_peak_bytes=near)
 
 
 @dataclass(frozen=True)
@@ -331,12 +334,20 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     sizes = {kind: s if s is None else s - int(s * off.get(kind, 0.0)) for kind, s in sizes.items()}
     known = [size for size in sizes.values() if size is not None]
     found = []
-    capacity = sheet.size("gpu_total_bytes")
-    if floor is not None and capacity is not None and limit_bytes(capacity) < floor.num_bytes < capacity:
+    estimate = result.estimate
+    if floor is not None and estimate is not None and floor.num_bytes == estimate.step_bytes:
+        temporary_bytes = estimate.step_temporary_bytes
+        if temporary_bytes and sheet.get("optimizer") == "adamw":
+            found.append(
+                f"AdamW(fused=True), planned as --optimizer adamw-fused: its step holds no temporaries, "
+                f"{format_size_short(temporary_bytes)} less, and takes "
+                f"{format_size_short(floor.num_bytes - temporary_bytes)}"
+            )
+    near = _limit_near_the_device(sheet, floor)
+    if near is not None:
         found.append(
-            "a limit nearer to the device: plan with "
-            f"--set limits.device_peak={-(-floor.num_bytes // 2**20)}MiB or more; less than the usual 6 % is then left "
-            "for what no plan counts (CUDA context, fragmentation)"
+            f"a limit nearer to the device: plan with --set limits.device_peak={near // MIB}MiB or more; less than the "
+            "usual 6 % is then left for what no plan counts (CUDA context, fragmentation)"
         )
     if sizes["optimizer_state"] and len(known) == len(sizes):
         freed = format_size_short(sizes["optimizer_state"])
@@ -354,6 +365,14 @@ def _lowers(result: FactsResult, floor: _Floor | None) -> tuple[str, ...]:
     if floor is None or floor.is_of_activations or sheet.size("floor_bytes") is not None:
         found.append("a smaller batch or shorter sequences: one step needs less at once")
     return tuple(found)
+
+
+def _limit_near_the_device(sheet: FactSheet, floor: _Floor | None) -> int | None:
+    """Return the least whole MiB above a floor that only the margin of a plan keeps off the device; else None."""
+    capacity = sheet.size("gpu_total_bytes")
+    if floor is None or capacity is None or not limit_bytes(capacity) < floor.num_bytes < capacity:
+        return None
+    return -(-floor.num_bytes // MIB) * MIB
 
 
 def _shared_further(sheet: FactSheet, sizes: Mapping[str, int]) -> str | None:

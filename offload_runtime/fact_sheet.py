@@ -106,9 +106,9 @@ class MemoryPart:
 class ModelEstimate:
     """What simulating a model on hardware found beside its facts.
 
-    ``step_bytes`` is the device memory of the optimizer's step, when activations are gone, made up of ``step_parts``.
-    ``peak_at`` says where the peak without a policy sits. ``floor_parts`` are alive at the floor: empty where that is
-    the optimizer's step, or was not looked for.
+    ``step_bytes`` is the device memory of the optimizer's step, when activations are gone, made up of ``step_parts``,
+    of which ``step_temporary_bytes`` are allocated and freed by it. ``peak_at`` says where the peak without a policy
+    sits. ``floor_parts`` are alive at the floor: empty where that is the optimizer's step, or was not looked for.
     """
 
     hardware: str
@@ -117,6 +117,7 @@ class ModelEstimate:
     peak_at: str
     floor_parts: tuple[MemoryPart, ...]
     window_ms: float
+    step_temporary_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

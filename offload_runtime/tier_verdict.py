@@ -23,7 +23,8 @@ def arithmetic_verdict(arithmetic: OffloadArithmetic) -> str:
     if arithmetic.state_bytes:
         sentence += f", {format_size_short(arithmetic.state_bytes)} of them whatever becomes of activations"
     if choice is not None:
-        return f"{sentence}: {_chosen(choice)}{_carried_out_by(arithmetic, choice)}"
+        weighed = "" if demand is None else "; rates alone say so, a plan weighs each tensor"
+        return f"{sentence}: {_chosen(choice)}{weighed}{_carried_out_by(arithmetic, choice)}"
     if not arithmetic.options:
         return f"{sentence}, and all that can leave is not enough"
     # Everything can leave, so what stands in the way is the host.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from offload_runtime.advice import Advice, Conclusion, advise
@@ -145,7 +147,24 @@ def test_a_floor_between_the_usual_limit_and_the_device_can_be_set_as_the_limit(
     found = advice({**tight, "floor_bytes": 77 * GIB})
     assert found.conclusion == "refused"
     assert "--set limits.device_peak=78848MiB or more" in found.lowers[0]
-    assert not any("device_peak" in line for line in advice({**tight, "floor_bytes": 81 * GIB}).lowers)
+    assert found.device_peak_bytes == 77 * GIB
+    assert "under a limit nearer to all of it" in found.summary
+    above = advice({**tight, "floor_bytes": 81 * GIB})
+    assert not any("device_peak" in line for line in above.lowers)
+    assert above.device_peak_bytes is None
+    assert "nearer" not in above.summary
+
+
+@pytest.mark.parametrize(("optimizer", "is_named"), [("adamw", True), ("sgd", False)])
+def test_temporaries_that_hold_the_floor_are_cured_by_the_fused_step(optimizer: str, is_named: bool) -> None:
+    estimate = replace(estimate_of(77), step_temporary_bytes=15 * GIB)
+    tight = {**DEVICE, "resident_bytes": 20 * GIB, "peak_bytes": 100 * GIB, "floor_fits": False}
+    found = advice({**tight, "optimizer": optimizer}, estimate)
+    fused = (
+        "AdamW(fused=True), planned as --optimizer adamw-fused: its step holds no temporaries, 15 GiB less"
+    )
+    assert found.lowers[0].startswith(fused) is is_named
+    assert ("takes 62 GiB" in found.lowers[0]) is is_named
 
 
 def test_without_a_word_on_master_weights_both_forms_of_the_state_are_shown() -> None:

@@ -253,6 +253,7 @@ def test_below_the_floor_of_a_plan_only_state_helps_and_another_system_moves_it(
     assert line(found, "more than fits without activations").value == pytest.approx(5 * GB / GIB)
     verdict = arithmetic_verdict(found)
     assert "4.66 GiB of them whatever becomes of activations" in verdict
+    assert "; rates alone say so, a plan weighs each tensor; " in verdict
     assert verdict.endswith(
         "; state leaves by another system (offload export), a plan moves activations alone"
     )

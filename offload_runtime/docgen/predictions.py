@@ -67,8 +67,8 @@ class PredictedRun:
         return (self.model, self.hardware, self.optimizer, self.batch, self.layers)
 
 
-def _adamw(name: str, model: str, *overrides: str) -> PredictedRun:
-    return PredictedRun(name, model, "h100-sxm", overrides, optimizer="adamw")
+def _adamw(name: str, model: str, *overrides: str, optimizer: str = "adamw") -> PredictedRun:
+    return PredictedRun(name, model, "h100-sxm", overrides, optimizer=optimizer)
 
 
 def _experts(name: str, device_peak: str) -> PredictedRun:
@@ -85,6 +85,7 @@ PREDICTED: tuple[PredictedRun, ...] = (
     _adamw("lora-56gib", "builtin:llama3-8b-lora", _AT_MOST, "limits.device_peak=56GiB"),
     _adamw("adamw", "builtin:llama3-8b"),
     _adamw("adamw-77gib", "builtin:llama3-8b", "limits.device_peak=77GiB"),
+    _adamw("adamw-fused", "builtin:llama3-8b", optimizer="adamw-fused"),
     _experts("experts-23gib", "23GiB"),
     _experts("experts-floor", "22646MiB"),
 )

@@ -232,6 +232,7 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
         peak_at="the optimizer's step" if step_bytes > simulated_peak else str(baseline.forecast.peak_at),
         floor_parts=floor_parts,
         window_ms=baseline.window.duration_ms,
+        step_temporary_bytes=temporaries,
     )
     return estimate, sheet
 

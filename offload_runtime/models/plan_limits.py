@@ -70,9 +70,13 @@ def refuse_optimizer_step(
         f"{format_size_short(needed)}: {held}"
     )
     hint = (
-        f"set device_peak to {-(-needed // 2**20)}MiB or more, or choose another --optimizer; "
-        "activations are gone by then"
+        f"set device_peak to {-(-needed // 2**20)}MiB or more, forward and backward may need more than that; "
     )
+    if step_temporary_bytes(resident, optimizer):
+        fused = optimizer_step_bytes(resident, "adamw-fused")
+        hint += f"or train with AdamW(fused=True), --optimizer adamw-fused, whose step takes {format_size_short(fused)}"
+    else:
+        hint += "or choose another --optimizer"
     path = "limits.device_peak"
     raise RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN413", message, path=path, hint=hint))
 

@@ -24,6 +24,9 @@ def test_the_refusal_that_is_shown_is_what_the_plan_said() -> None:
     assert PLANS["adamw-77gib"]["refused"] is None
     least_mib = int(refused["hint"].partition("MiB")[0].rpartition(" ")[2])
     assert least_mib <= 77 * 1024
+    fused = PLANS["adamw-fused"]
+    peak = format_size_short(fused["policy"]["peak_device_bytes"])
+    assert f"the same plan succeeds, at a peak of {peak} and {fused['ratio']:.3f} of the time" in SKILL
 
 
 @pytest.mark.parametrize("name", ["lora", "adamw"])
