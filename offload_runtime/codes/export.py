@@ -210,12 +210,12 @@ CODES = (
             "offload export optimizer.yaml --to deepspeed"
         ),
         good_example=(
-            "# parameters.yaml\n"
+            "# save.yaml\n"
             "apiVersion: offload/v1\n"
             "kind: Policy\n"
             "name: mine\n"
-            "parameters: {offload: true}\n"
-            "offload export parameters.yaml --to deepspeed"
+            "activations: {default: save}\n"
+            "offload export save.yaml --to deepspeed"
         ),
     ),
     CodeEntry(

@@ -113,7 +113,7 @@ CODES = (
         "than limits.step_overhead allows. The finding names the floor, where it sits and what holds it there.",
         "Raise the limit, let more tensors be recomputed or offloaded, or shorten batch or sequence.",
         bad_example=(
-            "offload plan fit --model my_model:build --hardware h200-pcie5 --set limits.device_peak=65MiB"
+            "offload plan fit --model my_model:build --hardware h200-pcie5 --set limits.device_peak=69MiB"
         ),
         good_example=(
             "offload plan fit --model my_model:build --hardware h200-pcie5 --set limits.device_peak=60GiB"
