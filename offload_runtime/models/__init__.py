@@ -1,6 +1,6 @@
 """Models to try a policy on, and the comparison that ``offload apply`` runs.
 
-Importing this package imports no torch: names that need it are fetched when they are first used.
+Importing this package imports no torch: names that need it, or much else, are fetched when they are first used.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from offload_runtime.models.catalog import BUILTINS, BuiltinModel, list_models
-from offload_runtime.models.result import ApplyResult
 
 if TYPE_CHECKING:
     from offload_runtime.models.comparison import Progress, compare_training
     from offload_runtime.models.resolve import resolve_model
+    from offload_runtime.models.result import ApplyResult
     from offload_runtime.models.under_test import ModelUnderTest
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ApplyResult": "offload_runtime.models.result",
     "ModelUnderTest": "offload_runtime.models.under_test",
     "Progress": "offload_runtime.models.comparison",
     "compare_training": "offload_runtime.models.comparison",
