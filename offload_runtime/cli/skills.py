@@ -153,12 +153,17 @@ def install_command(names: tuple[str, ...], folder: str | None, client: str | No
       offload skills install --client claude
       offload skills install --to .agents/skills choose-offload
     """
-    if (folder is None) == (client is None):
+    if (not folder) == (client is None):
         hint = "give --to DIR, or --client NAME"
         raise UsageError(Diagnostic("CLI603", "error", "give either --to or --client", hint=hint))
-    target = Path(folder if folder is not None else CLIENT_FOLDERS[client or ""])
+    target = Path(folder or CLIENT_FOLDERS[client or ""])
     skills = [find_skill(name) for name in names] or list_skills()
-    installed = install_skills([skill for skill in skills if not skill.is_package], target, force=force)
+    for skill in skills:
+        if skill.is_package:
+            hint = f"see it with offload skills show {skill.name}; without a NAME all skills are installed"
+            message = f"{skill.name} is the card of the package itself, and no skill to install"
+            raise UsageError(Diagnostic("CLI604", "error", message, hint=hint))
+    installed = install_skills(skills, target, force=force)
     return Outcome(
         data={"folder": target.as_posix(), "skills": [dataclasses.asdict(skill) for skill in installed]},
         text=render_installed(installed),

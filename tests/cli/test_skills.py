@@ -124,6 +124,12 @@ def test_skills_are_installed_where_a_client_looks(
     assert again.stdout.startswith(".claude/skills/choose-offload: 0 files written")
 
 
-@pytest.mark.parametrize("options", [[], ["--to", "x", "--client", "claude"]])
-def test_one_place_to_install_to_is_needed(offload: Offload, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [[], ["--to", ""], ["--to", "x", "--client", "claude"], ["--to", "x", "cpu-offload"]]
+)
+def test_one_place_and_what_is_a_skill_are_needed_to_install(
+    offload: Offload, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert offload("skills", "install", *options).exit_code == 2
+    assert list(tmp_path.iterdir()) == []
