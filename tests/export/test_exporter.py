@@ -341,3 +341,13 @@ def test_a_long_defer_is_refused_for_a_mixture_of_experts() -> None:
         "schedule.defer"
     ]
     assert export_policy(load_policy("moe"), "torchtitan", facts={"is_moe": True}).ok
+
+
+def test_deepspeed_says_what_stays_where_parameters_alone_leave() -> None:
+    stays = "a rank's share of the optimizer's state stays there"
+    assert any(stays in note.message for note in deepspeed(**PARAMETERS).notes)
+    assert not any(stays in note.message for note in deepspeed(**PARAMETERS, **OPTIMIZER).notes)
+
+
+def test_deepspeed_takes_the_switch_of_bfloat16() -> None:
+    assert settings(deepspeed("bf16.enabled=true", **OPTIMIZER))["bf16.enabled"] is True
