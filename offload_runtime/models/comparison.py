@@ -222,9 +222,10 @@ class _Runner:
             deterministic=compared.deterministic,
             first_difference=difference,
             losses=Losses(
-                baseline.losses if baseline is not None else (),
+                _losses(baseline),
                 policy.losses,
-                compared.reference.losses if compared.reference is not None else (),
+                _losses(compared.policy),
+                _losses(compared.reference),
             ),
             baseline=runs[0],
             policy=runs[1],
@@ -253,6 +254,10 @@ class _Runner:
         said = [*report.diagnostics, *(found for graph in report.graphs for found in graph.diagnostics)]
         ours = findings(result, self.plan.policy.policy)
         return tuple(dict.fromkeys([*said, *compared.diagnostics, *ours]))
+
+
+def _losses(training: Training | None) -> tuple[float, ...]:
+    return () if training is None else training.losses
 
 
 def _run_result(training: Training | None) -> RunResult:

@@ -64,10 +64,16 @@ class PredictedRuns:
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of every step: without the policy, with it, and with its offloads replaced by saves."""
+    """The loss of every step: without the policy and with it as measured, and of the two runs compared bitwise.
+
+    ``compared`` is the policy again and ``reference`` has its offloads replaced by saves. On an accelerator both run
+    on deterministic kernels, whose rounding differs from that of the measured runs; without one ``compared`` is the
+    run that was measured. Both are of fewer layers where the scope is reduced, and empty where nothing was compared.
+    """
 
     baseline: tuple[float, ...]
     policy: tuple[float, ...]
+    compared: tuple[float, ...]
     reference: tuple[float, ...]
 
 

@@ -127,13 +127,26 @@ def _stall_table(stalls: Sequence[tuple[str, float]]) -> str:
 
 def _loss_table(result: ApplyResult) -> str:
     losses = result.losses
-    columns = [Column("loss at step", "right"), Column("baseline", "right"), Column("policy", "right")]
-    columns.append(Column("policy, offloads saved", "right"))
+    runs = {"baseline": losses.baseline, "policy": losses.policy}
+    apart = losses.compared not in ((), losses.policy)
+    if apart:
+        runs["policy, as compared"] = losses.compared
+    runs["policy, offloads saved"] = losses.reference
+    columns = [Column("loss at step", "right"), *(Column(name, "right") for name in runs)]
     rows = [
-        [str(step + 1), *(_loss(run, step) for run in (losses.baseline, losses.policy, losses.reference))]
+        [str(step + 1), *(_loss(run, step) for run in runs.values())]
         for step in _spread(max(len(losses.policy), len(losses.baseline)), NUM_LOSS_ROWS)
     ]
-    return render_table(columns, rows) if rows else ""
+    if not rows:
+        return ""
+    table = render_table(columns, rows)
+    return f"{table}\n  {_compared_runs(result)}" if apart else table
+
+
+def _compared_runs(result: ApplyResult) -> str:
+    kernels = ", on deterministic kernels" if result.deterministic else ""
+    layers = "" if result.bitwise_scope == "full" else f", of {_count(result.bitwise_layers or 0, 'layer')}"
+    return f"the last two columns are the runs that were compared bitwise{kernels}{layers}"
 
 
 def _spread(length: int, num_rows: int) -> list[int]:

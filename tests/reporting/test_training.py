@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def simulated() -> ApplyResult:
         bitwise_layers=4,
         deterministic=True,
         first_difference=None,
-        losses=Losses(falling, falling, falling),
+        losses=Losses(falling, falling, falling, falling),
         baseline=RunResult(True, 100 * MIB, None),
         policy=RunResult(True, 75 * MIB, None),
         reference=RunResult(True, 90 * MIB, None),
@@ -108,17 +109,38 @@ def test_a_baseline_out_of_memory_has_no_change_to_show(simulated: ApplyResult) 
     alone = dataclasses.replace(
         simulated,
         baseline=RunResult(False, None, None),
-        losses=Losses((), simulated.losses.policy, ()),
+        losses=Losses((), simulated.losses.policy, (), ()),
     )
     text = rows(render_training(alone))
     assert "peak device memory | out of memory | 75 MiB | -" in text
     assert "1 | - | 5.500000 | -" in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"deterministic": True}, ", on deterministic kernels"),
+        ({"deterministic": False}, ""),
+        (
+            {"deterministic": True, "bitwise_scope": "reduced", "bitwise_layers": 3},
+            ", on deterministic kernels, of 3 layers",
+        ),
+    ],
+)
+def test_losses_of_the_compared_runs_stand_beside_each_other(
+    simulated: ApplyResult, changes: dict[str, Any], note: str
+) -> None:
+    measured = dataclasses.replace(simulated, losses=Losses((5.0,), (5.25,), (5.5,), (5.5,)), **changes)
+    text = rows(render_training(measured))
+    assert "1 | 5.000000 | 5.250000 | 5.500000 | 5.500000" in text
+    assert f"the last two columns are the runs that were compared bitwise{note}" in text
+    assert "compared bitwise" not in render_training(simulated)
+
+
 def test_a_diverged_loss_is_shown_as_it_is(simulated: ApplyResult) -> None:
     nan = (math.nan,)
     assert "1 | nan | nan | nan" in rows(
-        render_training(dataclasses.replace(simulated, losses=Losses(nan, nan, nan)))
+        render_training(dataclasses.replace(simulated, losses=Losses(nan, nan, nan, nan)))
     )
 
 
