@@ -81,7 +81,8 @@ def command(
             hardware=profile,
             progress=advance,
         )
-    result = replace(result, device_memory_bytes=device_memory)
+    environment = replace(result.environment, device_memory_bytes=device_memory)
+    result = replace(result, environment=environment)
     return Outcome(
         data=result.to_data(),
         text=render_training(result),

@@ -27,7 +27,7 @@ from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.live_side import Meter, SharedStep, TrainingSide, choose_meter
 from offload_runtime.models.peer_losses import FrontEnd
 from offload_runtime.models.resolve import ModelRequest
-from offload_runtime.models.under_test import ModelUnderTest, tensors_in
+from offload_runtime.models.under_test import ModelUnderTest, described_inputs
 from offload_runtime.runtime.options import refuse_unsupported
 
 __all__ = ["BenchPlan", "BenchRun", "run_bench"]
@@ -112,13 +112,12 @@ def _build(request: ModelRequest) -> SharedStep:
 
 
 def _planned(plan: BenchPlan, request: ModelRequest, model: ModelUnderTest) -> BenchResult:
-    inputs = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_in(model.example_args))
     return BenchResult(
         command=plan.command,
         model=BenchModel(
             spec=model.name,
             description=model.description,
-            inputs=tuple(inputs),
+            inputs=described_inputs(model.example_args),
             num_parameters=model.num_parameters,
             num_layers=model.num_layers,
             dtype=model.dtype,

@@ -19,6 +19,7 @@ import torch
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.environment import read_environment
 from offload_runtime.models.findings import findings
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.numbers import first_step_difference
@@ -206,6 +207,8 @@ class _Runner:
         identical = None if compared.policy is None else difference is None
         result = ApplyResult(
             model=self.request.spec,
+            inputs=policy.inputs,
+            environment=read_environment(torch.device(report.device)),
             policy_name=self.plan.policy.name,
             policy_hash=self.plan.policy.hash,
             mode=self.plan.mode,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from offload_runtime.errors import Diagnostic
+from offload_runtime.models.bench_result import Environment
 from offload_runtime.models.layer_runs import LayerRun
 from offload_runtime.units import format_size_short
 
@@ -108,11 +109,12 @@ class ApplyResult:
     ``reference`` is never timed, and its peak is that of ``bitwise_layers`` layers: on an accelerator it runs
     only to be compared, with the kernels of the comparison, and under Inductor its saves are copies.
 
-    ``device_memory_bytes`` is the device memory that was given for the run, None for all that there is: on an
-    accelerator the process was kept to it, without one plans were.
+    ``inputs`` are types and shapes of a batch, such as ``int64[2, 8192]``.
     """
 
     model: str
+    inputs: tuple[str, ...]
+    environment: Environment
     policy_name: str
     policy_hash: str
     mode: str
@@ -146,7 +148,6 @@ class ApplyResult:
     layer_runs: tuple[LayerRun, ...]
     diagnostics: tuple[Diagnostic, ...]
     gradient_accumulation_steps: int = 1
-    device_memory_bytes: int | None = None
 
     @property
     def ok(self) -> bool:

@@ -33,7 +33,7 @@ from offload_runtime.models.optimizer_step import optimizer_state_bytes, residen
 from offload_runtime.models.plan_limits import refuse_optimizer_step
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import Difference
-from offload_runtime.models.under_test import ModelUnderTest, StateBytes
+from offload_runtime.models.under_test import ModelUnderTest, StateBytes, described_inputs
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
@@ -75,6 +75,7 @@ class Training:
     """
 
     name: str
+    inputs: tuple[str, ...]
     dtype: str
     optimizer: str
     num_parameters: int
@@ -142,6 +143,7 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         get_engine(model.device).set_profiling(False)
     return Training(
         name=model.description,
+        inputs=described_inputs(model.example_args),
         dtype=model.dtype,
         optimizer=model.optimizer,
         num_parameters=model.num_parameters,

@@ -97,6 +97,11 @@ class StateBytes:
         )
 
 
+def described_inputs(value: Any) -> tuple[str, ...]:
+    """Return type and shape of each tensor in ``value``, such as ``int64[2, 8192]``."""
+    return tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_in(value))
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested tuples, lists and mappings, in order."""
     if isinstance(value, Tensor):

@@ -41,8 +41,8 @@ def _heading(result: ApplyResult) -> str:
     )
     number = result.gradient_accumulation_steps
     line += f", {number} batches a step" if number > 1 else ""
-    if result.device_memory_bytes is not None:
-        line += f", with {format_size_short(result.device_memory_bytes)} of device memory, as given"
+    given = result.environment.device_memory_bytes
+    line += f", with {format_size_short(given)} of device memory, as given" if given is not None else ""
     if result.engine != "simulated":
         return line
     return f"{line}\n{SIMULATED}"

@@ -175,7 +175,7 @@ def test_cuda_is_refused_where_there_is_none(
 def test_memory_that_was_given_is_planned_for_and_recorded(offload: Offload, policy: Path) -> None:
     words = ("--device-memory", "80GB", "--format", "json", "--gradient-accumulation-steps", "2")
     data = apply(offload, policy, "--hardware", "h200-pcie5", *words).document["data"]
-    assert data["device_memory_bytes"] == 80_000_000_000
+    assert data["environment"]["device_memory_bytes"] == 80_000_000_000
     assert data["gradient_accumulation_steps"] == 2
     refused = apply(offload, policy, *words)
     assert refused.exit_code == 2

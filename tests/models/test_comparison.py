@@ -154,6 +154,8 @@ def test_the_result_is_plain_data_with_the_keys_that_outside_checks_read(graph_r
     assert {
         "bitwise_identical",
         "bitwise_scope",
+        "inputs",
+        "environment",
         "losses",
         "baseline",
         "policy",
@@ -170,6 +172,8 @@ def test_the_result_is_plain_data_with_the_keys_that_outside_checks_read(graph_r
     assert data["baseline"].keys() == data["policy"].keys() == {"fits", "peak_device_bytes", "step_ms"}
     assert data["losses"].keys() == {"baseline", "policy", "compared", "reference"}
     assert data["bitwise_scope"] in ("full", "reduced")
+    assert data["inputs"] == ("int64[1, 64]", "int64[1, 64]")
+    assert data["environment"]["torch"] == torch.__version__
 
 
 def test_a_run_that_changes_a_value_is_caught_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,15 @@ import pytest
 from offload_runtime.compiler import load_policy
 from offload_runtime.models.findings import findings
 from offload_runtime.models.result import ApplyResult, Difference, Losses, PredictedRuns, RunResult
+from tests.models.bench_results import ENVIRONMENT
 
 MIB = 1 << 20
 NAN = math.nan
 
 GOOD = ApplyResult(
     model="builtin:llama-tiny",
+    inputs=("int64[2, 64]",),
+    environment=ENVIRONMENT,
     policy_name="p",
     policy_hash="0" * 64,
     mode="graph",
@@ -84,7 +87,11 @@ def planned(**limits: str) -> Any:
         (CHANGED, policy(), ["MOD751"]),
         (replace(GOOD, bitwise_identical=None), policy(), ["MOD742"]),
         (replace(GOOD, losses=Losses((3.0, NAN), (3.0, NAN), (3.0, NAN), (3.0, NAN))), policy(), ["MOD743"]),
-        (replace(GOOD, losses=Losses((math.inf,), (math.inf,), (math.inf,), (math.inf,))), policy(), ["MOD743"]),
+        (
+            replace(GOOD, losses=Losses((math.inf,), (math.inf,), (math.inf,), (math.inf,))),
+            policy(),
+            ["MOD743"],
+        ),
         (replace(CHANGED, losses=Losses((3.0,), (NAN,), (NAN,), (3.0,))), policy(), ["MOD751"]),
         (replace(GOOD, moved_bytes=MIB), policy(), ["MOD752"]),
         (GOOD, policy(expect={"moved": {"min": "8MiB", "max": "8MiB"}}), []),

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from offload_runtime.models.result import ApplyResult, LayerRun, Losses, PredictedRuns, Prediction, RunResult
+from offload_runtime.models.layer_runs import LayerRun
+from offload_runtime.models.result import ApplyResult, Losses, PredictedRuns, Prediction, RunResult
 from offload_runtime.reporting.training import SIMULATED, render_training
+from tests.models.bench_results import ENVIRONMENT
 
 MIB = 1024**2
 
@@ -16,6 +18,8 @@ def simulated() -> ApplyResult:
     falling = tuple(5.5 - 0.1 * step for step in range(20))
     return ApplyResult(
         model="builtin:llama-tiny",
+        inputs=("int64[2, 64]",),
+        environment=ENVIRONMENT,
         policy_name="balanced",
         policy_hash="0" * 64,
         mode="graph",
