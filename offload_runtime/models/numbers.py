@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from offload_runtime.models.result import Difference, TensorKind
 from offload_runtime.models.under_test import tensors_in
@@ -70,11 +71,15 @@ def _state(module: nn.Module) -> Iterator[tuple[TensorKind, str, Tensor]]:
 def dense(tensor: Tensor) -> Tensor:
     """Return the values of ``tensor`` outside autograd, a sparse gradient as a dense tensor."""
     detached = tensor.detach()
-    return detached if detached.layout == torch.strided else detached.to_dense()
+    return detached if detached.layout in (torch.strided, torch.jagged) else detached.to_dense()
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the elements of ``tensor`` in logical order as one row of uint8."""
+    """Return the elements of ``tensor`` in logical order as one row of uint8; of a wrapper, what it wraps."""
+    wrapper: object = tensor
+    if is_traceable_wrapper_subclass(wrapper):
+        names, _ = wrapper.__tensor_flatten__()
+        return torch.cat([as_bytes(getattr(wrapper, name)) for name in names])
     return dense(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 

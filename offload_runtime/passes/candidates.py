@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import is_collective, operator_of
@@ -162,6 +163,9 @@ def _obstacle(
         return f"already on {tensors[0].device.type}"
     if item.storage.num_bytes == 0:
         return "empty"
+    moved = {source.node for source in sources}
+    if any(free_unbacked_symbols(node.meta["val"]) for node in nodes if node.name in moved):
+        return "its size depends on data: no host memory can be set aside for it"
     if sources[0].views:
         return _replay_obstacle(item)
     return None

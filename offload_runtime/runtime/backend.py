@@ -41,7 +41,7 @@ from offload_runtime.runtime.graph_names import locate_graph
 from offload_runtime.runtime.options import read_options
 from offload_runtime.runtime.session import CompiledGraph, Session, living_sessions, remember_session
 from offload_runtime.runtime.setting import judge_unknown_state, limits_left, setting_for
-from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of
+from offload_runtime.runtime.sizes import PlannedBytes, planned_bytes_of, sizes_of
 
 __all__ = ["OffloadBackend", "offload_backend"]
 
@@ -103,7 +103,7 @@ offload_backend = OffloadBackend()
 
 def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session) -> Callable[..., Any]:
     names = _model_names(gm, example_inputs, session)
-    partitioner = _PolicyPartitioner(session, names, example_inputs)
+    partitioner = _PolicyPartitioner(session, names, gm, example_inputs)
     session.parameters.note((*example_inputs, *gm.parameters()))
     # An AOTAutograd cache hit would never call the partitioner.
     with functorch_config.patch(enable_autograd_cache=False):
@@ -204,10 +204,12 @@ class _PartitionerOfInductor(CustomPartitionerFn):
 class _PolicyPartitioner:
     """Apply the session's policy to each joint graph that AOTAutograd traces for one Dynamo graph."""
 
-    def __init__(self, session: Session, names: ModelNames, example_inputs: Sequence[Any]) -> None:
+    def __init__(
+        self, session: Session, names: ModelNames, gm: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> None:
         self.session = session
         self.names = names
-        self.integers = [value if isinstance(value, torch.SymInt) else None for value in example_inputs]
+        self.sizes = sizes_of(gm)
         self.graph: CompiledGraph | None = None
         self.planned_bytes = PlannedBytes(0)
         self.host_inputs: set[int] = set()
@@ -291,7 +293,7 @@ class _PolicyPartitioner:
         self.has_transfers = bool(pair.plan.transfers)
         self.graph = self.session.add_graph(pair, keys, device, frame)
         starts = pair.partition.forward.graph.find_nodes(op="call_function", target=OPS.d2h_start)
-        self.planned_bytes = planned_bytes_of(starts, self.integers)
+        self.planned_bytes = planned_bytes_of(starts, self.sizes)
         inputs = pair.partition.backward.graph.find_nodes(op="placeholder")
         self.host_inputs = {
             i for i, node in enumerate(inputs) if any(u.target is OPS.h2d_start for u in node.users)
