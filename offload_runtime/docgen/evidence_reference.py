@@ -44,9 +44,15 @@ def read_evidence(file: str, data: Data) -> EvidenceReference:
         file=file,
         what=what.rstrip("."),
         command=str(data.get("command", "")),
-        environment=", ".join(_environment(data.get("environment", {}))),
+        environment=", ".join(_environment(_measured_on(data))),
         figures=write(data),
     )
+
+
+def _measured_on(data: Data) -> Data:
+    """Return the environment of a file, or of the document that it holds as a command printed it."""
+    own: Data = data.get("environment", {})
+    return data["printed"]["data"]["environment"] if _is_apply(data) else own
 
 
 def _environment(environment: Data) -> Iterator[str]:
@@ -56,6 +62,8 @@ def _environment(environment: Data) -> Iterator[str]:
             yield f"{word}{environment[key]}"
     if environment.get("host_cores"):
         yield f"{environment['host_cores']} host cores"
+    if environment.get("device_memory_bytes"):
+        yield f"kept to {format_size_short(environment['device_memory_bytes'])} of device memory"
 
 
 def _is_bench(data: Data) -> bool:
@@ -75,7 +83,7 @@ def _bench(data: Data) -> str:
                 _ms(summary.median_ms),
                 "" if is_baseline else format_ratio(summary.ratio),
                 "" if is_baseline or not ratios else f"{min(ratios):.4f} to {max(ratios):.4f}",
-                _size(summary.peak_device_bytes),
+                _size(summary.peak_device_bytes) if side.fits else "out of memory",
                 _size(side.moved_bytes),
                 *_foretold(side, summary),
                 *([side.refused or ""] if _refuses(result) else []),
@@ -126,6 +134,36 @@ def _pair(data: Data) -> str:
         ["stalled, ms", "", f"{data['stall_ms']:.2f}"],
     ]
     return table(["", data["baseline_is"], data["policy"]["name"]], rows, numbers_from=1)
+
+
+def _is_apply(data: Data) -> bool:
+    return bool(data.get("printed", {}).get("command") == "apply")
+
+
+def _apply(data: Data) -> str:
+    result = data["printed"]["data"]
+    runs = [result["baseline"], result["policy"]]
+    foretold = [result["predicted"]["baseline"], result["predicted"]["policy"]]
+    rows = [
+        ["peak", *(_size(run["peak_device_bytes"]) for run in runs)],
+        ["predicted peak", *(_foretold_peak(*pair) for pair in zip(foretold, runs, strict=True))],
+        ["ms a step", *(_ms(run["step_ms"]) for run in runs)],
+        ["predicted ms", *(_foretold_ms(*pair) for pair in zip(foretold, runs, strict=True))],
+        ["× baseline", "", format_ratio(runs[1]["step_ms"] / runs[0]["step_ms"])],
+        ["moved a step", "", _size(result["moved_bytes"])],
+        ["stalled, ms", "", f"{result['stall_ms']:.2f}"],
+    ]
+    lines = table(["", "`torch.compile` alone", f"`{result['policy_name']}`"], rows, numbers_from=1)
+    return f"{lines}\n\n{result['verdict']}"
+
+
+def _foretold_peak(predicted: Data, run: Data) -> str:
+    peak = predicted["peak_device_bytes"]
+    return _size(peak) + _error(peak, run["peak_device_bytes"], 2)
+
+
+def _foretold_ms(predicted: Data, run: Data) -> str:
+    return _ms(predicted["step_ms"]) + _error(predicted["step_ms"], run["step_ms"], 1)
 
 
 def _is_prediction(data: Data) -> bool:
@@ -228,6 +266,7 @@ def _scalars(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
 _WRITERS: tuple[tuple[Callable[[Data], bool], Callable[[Data], str]], ...] = (
     (_is_bench, _bench),
     (_is_pair, _pair),
+    (_is_apply, _apply),
     (_is_prediction, _prediction),
     (_is_bitwise, _bitwise),
     (_is_effects, _effects),
