@@ -143,6 +143,7 @@ def reload_backward_pass(
     """
     order = list(gm.graph.nodes)
     inputs = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
+    views = {name: node.meta["val"] for name, node in inputs.items()}
     bases = {node.name: node for node in forward.graph.nodes}
     first = next(index for index, node in enumerate(order) if node.op != "placeholder")
     anchors = _Anchors(order) if anchored else None
@@ -157,13 +158,14 @@ def reload_backward_pass(
             # The copy stream is a queue: what is needed first goes first.
             for transfer in sorted(starts[position], key=lambda transfer: transfer.use_before):
                 host, device = _receive_host(transfer, inputs, bases)
+                host.meta["val"] = _like(bases[transfer.source.node], ops.host_of(device))
                 held = anchors.at(position - 1, after=host) if anchors else []
                 key = keys[transfer.source.node]
                 start = _call(gm, ops.h2d_start, host, held, device, key)
                 start.meta["val"] = _like(bases[transfer.source.node], device)
                 started[transfer.source.node] = host, start
             for transfer in waits[position]:
-                _wait_and_replay(gm, transfer, started[transfer.source.node], keys, ops, inputs)
+                _wait_and_replay(gm, transfer, started[transfer.source.node], keys, ops, inputs, views)
     for transfer in plan.transfers:
         for name in transfer.source.views[1:]:
             gm.graph.erase_node(inputs[name])
@@ -175,7 +177,7 @@ def reload_backward_pass(
 def _receive_host(
     transfer: Transfer, inputs: Mapping[str, fx.Node], bases: Mapping[str, fx.Node]
 ) -> tuple[fx.Node, torch.device]:
-    """Return the placeholder that receives the host copy, and the device to reload to."""
+    """Return the placeholder that receives the host copy (of a base, where views of it were saved), and its device."""
     base = bases[transfer.source.node]
     tensor = tensor_of(base)
     assert tensor is not None
@@ -189,6 +191,7 @@ def _wait_and_replay(
     keys: Mapping[str, int],
     ops: TransferOps,
     inputs: Mapping[str, fx.Node],
+    views: Mapping[str, torch.Tensor],
 ) -> None:
     host, start = started
     ready = _call(gm, ops.h2d_wait, start, host, keys[transfer.source.node])
@@ -197,10 +200,8 @@ def _wait_and_replay(
     if not transfer.source.views:
         host.replace_all_uses_with(ready, delete_user_cb=lambda user: user not in moved)
     for name in transfer.source.views:
-        saved = inputs[name]
-        view = _replay(gm, ready, saved)
-        saved.replace_all_uses_with(view, delete_user_cb=lambda user: user not in moved)
-    host.meta["val"] = _like(start, ops.host_of(_device_of(start)))
+        view = _replay(gm, ready, name, views[name])
+        inputs[name].replace_all_uses_with(view, delete_user_cb=lambda user: user not in moved)
 
 
 def _call(gm: fx.GraphModule, operator: OpOverload, *args: Any) -> fx.Node:
@@ -215,14 +216,12 @@ def _call(gm: fx.GraphModule, operator: OpOverload, *args: Any) -> fx.Node:
     return node
 
 
-def _replay(gm: fx.GraphModule, ready: fx.Node, saved: fx.Node) -> fx.Node:
-    """Rebuild a saved view from its reloaded base by size, stride and offset."""
-    tensor = tensor_of(saved)
-    assert tensor is not None
+def _replay(gm: fx.GraphModule, ready: fx.Node, name: str, tensor: torch.Tensor) -> fx.Node:
+    """Rebuild a saved view from its reloaded base by the size, stride and offset of ``tensor``."""
     geometry = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
     view = gm.graph.call_function(torch.ops.aten.as_strided.default, (ready, *geometry))
     view.meta["val"] = tensor
-    view.meta["replayed_view"] = saved.name
+    view.meta["replayed_view"] = name
     return view
 
 

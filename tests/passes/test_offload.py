@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -101,3 +103,29 @@ def test_a_permuted_value_comes_back_with_its_strides() -> None:
     graph = rewritten.pair.partition.backward.graph
     for start in transfer_calls(graph):
         assert start.meta["val"].shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda base: base.t(), lambda base: base.view(4, 2, 2).transpose(0, 2)],
+    ids=["of the base's rank", "of another rank"],
+)
+def test_a_reload_is_held_to_the_strides_of_the_base_where_views_were_saved(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    """Inductor reads the strides to hold a call to from what its arguments were traced with."""
+
+    def function(x: Tensor) -> Tensor:
+        one, other = view(torch.sin(x @ x)).chunk(2)
+        return one.exp() * one + other * other.cos()
+
+    pair = rewrite(function, _leaf(4, 4), under=policy(), partitioning="save_everything").pair
+    assert any(transfer.source.views for transfer in pair.plan.transfers), "a base moves for its views"
+    bases = {node.name: node.meta.get("val") for node in pair.partition.forward.graph.nodes}
+    expected = {t.source.node: bases[t.source.node] for t in pair.plan.transfers}
+    found = [node for node in transfer_calls(pair.partition.backward.graph) if node.target == OPS.h2d_start]
+    assert len(found) == len(expected)
+    traced = [node.meta["eager_input_vals"][0][0] for node in found]
+    assert sorted((tuple(t.shape), t.stride()) for t in traced) == sorted(
+        (tuple(t.shape), t.stride()) for t in expected.values()
+    )

@@ -53,3 +53,32 @@ def test_a_permuted_value_comes_back_as_the_tensor_that_was_saved() -> None:
     assert report.moved_bytes == report.planned_bytes > 0
     found = [parameter.grad for parameter in model.parameters()]
     torch.testing.assert_close(found, expected)
+
+
+class Packed(nn.Module):
+    """Projects to query, key and value at once: backward reads permuted thirds of what moves as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the attention's output."""
+        y: Tensor = self.attention(x, x, x)[0]
+        return y
+
+
+@inductor_config.patch(fx_graph_cache=False)
+def test_views_of_another_rank_than_their_base_come_back() -> None:
+    gradients = {}
+    for variant in ("policy", "reference"):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        model = Packed()
+        options = {"policy": POLICY, "mode": "inductor", "model": model, "variant": variant}
+        compiled = torch.compile(model, backend="offload", options=options)
+        compiled(torch.randn(4, 8, 32)).square().sum().backward()
+        gradients[variant] = [parameter.grad for parameter in model.parameters()]
+        (graph,) = off.report(compiled).graphs
+        assert any(transfer.source.views for transfer in graph.plan.transfers), "a base moves for its views"
+    assert all(map(torch.equal, gradients["policy"], gradients["reference"]))
