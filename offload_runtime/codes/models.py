@@ -226,8 +226,8 @@ _RUNS = (
         "MOD733",
         "error",
         "training failed",
-        "The model, its loss or its backward raised an exception.",
-        "Make loss_fn(module(*example_args)).backward() work first.",
+        "The model, its loss, its backward or the optimizer's step raised an exception.",
+        "Make loss_fn(module(*example_args)).backward() work first, or give another --optimizer, as the finding says.",
         bad_example=(
             "# my_model.py\n"
             "import torch\n"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.errors import Diagnostic, RefusedError, RunError
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.numbers import (
@@ -131,7 +131,7 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         if plan.numbers:
             numbers.append(step_numbers(model.module, loss))
         if optimizer is not None:
-            optimizer.step()
+            _step(optimizer, model, request.spec)
         if step < plan.steps - 1:
             model.module.zero_grad(set_to_none=True)
         meter.stop(step)
@@ -158,6 +158,18 @@ def _train(request: ModelRequest, plan: TrainingPlan, options: dict[str, Any], a
         final=final_numbers(model.module) if plan.numbers and plan.against is None else None,
         final_difference=_final_difference(model.module, plan),
     )
+
+
+def _step(optimizer: torch.optim.Optimizer, model: ModelUnderTest, spec: str) -> None:
+    """Run the optimizer's step; raises RunError where it cannot use these gradients, as AdamW no sparse ones."""
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        message = f"the step of optimizer {model.optimizer} failed on {spec}: {' '.join(str(error).split())}"
+        hint = "give another --optimizer, such as sgd, or none; forward and backward went through"
+        raise RunError(Diagnostic("MOD733", "error", message, hint=hint)) from error
 
 
 def _accumulate(model: ModelUnderTest, compiled: Callable[..., Any], step: int) -> Tensor:

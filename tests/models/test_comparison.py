@@ -285,6 +285,23 @@ def test_a_model_that_fails_is_named_with_its_own_error(
     assert diagnostic.hint
 
 
+def test_an_optimizer_that_cannot_use_the_gradients_is_named_and_another_one_trains(written: Write) -> None:
+    spec = written(
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    model = nn.Sequential(nn.Embedding(16, 8, sparse=True), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))\n"
+        "    return model, (torch.arange(6),)"
+    )
+    under = policy(schedule={"keep_last": 0})
+    with pytest.raises(RunError) as caught:
+        compare_training(ModelRequest(spec), under, steps=1)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "MOD733"
+    assert "optimizer adamw" in diagnostic.message
+    assert "--optimizer" in (diagnostic.hint or "")
+    assert compare_training(ModelRequest(spec, optimizer="sgd"), under, steps=1).bitwise_identical
+
+
 def test_a_model_of_which_no_graph_is_captured_is_refused(written: Write) -> None:
     spec = written(
         "class M(nn.Module):\n"
