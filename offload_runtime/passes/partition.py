@@ -16,6 +16,7 @@ from typing import Any, Literal
 from torch import fx
 from torch._functorch import partitioners
 from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import _lazy_graph_module as lazy
 
@@ -93,6 +94,7 @@ def partition_pass(
             num_fwd_outputs=num_fwd_outputs,
             static_lifetime_input_indices=list(static_input_indices),
         )
+    _drop_repeated(forward, backward)
     _drop_unread(forward, backward, num_fwd_outputs)
     return read_partition(forward, backward, num_fwd_outputs=num_fwd_outputs)
 
@@ -119,6 +121,26 @@ def _give_dead_calls_a_user(graph: fx.Graph) -> None:
             with graph.inserting_after(node):
                 first = graph.call_function(operator.getitem, (node, 0))
             first.meta["val"] = node.meta["val"][0]
+
+
+def _drop_repeated(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Take out of backward what forward has computed and nothing in backward reads.
+
+    The default partitioner computes a call that may draw random numbers (attention, dropout or not) once more in
+    backward, whose results backward has been given: dead code elimination keeps such calls. It costs the time of that
+    call, and would draw numbers that no eager run draws.
+    """
+    computed = {node.name: node.target for node in forward.graph.nodes if node.op == "call_function"}
+    for node in reversed(list(backward.graph.nodes)):
+        is_repeated = node.op == "call_function" and computed.get(node.name) == node.target
+        if is_repeated and not node.users and not _mutates(node):
+            backward.graph.erase_node(node)
+    backward.graph.lint()
+    backward.recompile()
+
+
+def _mutates(node: fx.Node) -> bool:
+    return not isinstance(node.target, OpOverload) or node.target._schema.is_mutable
 
 
 def _drop_unread(forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:

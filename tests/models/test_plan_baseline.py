@@ -10,6 +10,8 @@ import torch
 from offload_runtime.hardware import load_hardware
 from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.planning import plan_policy, predict_baseline
+from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.traced_model import trace_request
 from tests.models.planned_models import stack
 from tests.models.planned_runs import PARAMETER_BYTES, WORKSPACE, baseline, policy
 
@@ -95,3 +97,18 @@ def test_a_limit_counts_gradients_that_accumulate() -> None:
     assert result.num_offloaded + result.num_recomputed > 0
     assert result.policy.peak_device_bytes <= target
     assert plan_policy(baseline(), asked).changes_nothing
+
+
+def test_the_baseline_of_mode_graph_computes_attention_once() -> None:
+    """Torch's default partitioner leaves a copy in backward that nobody reads: a plan would look faster than none."""
+    request = ModelRequest("builtin:llama3-8b-lora", batch=1, seq=128, layers=1)
+    found = predict_baseline(trace_request(request, mode="graph"), load_hardware("h200-pcie5"))
+    partition = found.planned.pairs[0].selected.partition
+    attention = [
+        [str(node.target) for node in gm.graph.nodes if "dot_product" in str(node.target)]
+        for gm in (partition.forward, partition.backward)
+    ]
+    assert attention == [
+        ["aten._scaled_dot_product_cudnn_attention.default"],
+        ["aten._scaled_dot_product_cudnn_attention_backward.default"],
+    ]
