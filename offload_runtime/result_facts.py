@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,12 @@ _OFFLOADING_PEERS = {
     "largest-first": "offload_runtime",
     "planned": "offload_runtime",
 }
+# What a `NumaBinding` writes where it is certain: all threads bound, or none of the node's CPUs allowed. A failure that
+# is named, a node whose CPUs nobody knows and "not bound" (off, no GPU) leave open where the process ran.
+_BOUND = re.compile(r"node [0-9]+: [1-9][0-9]* threads on [1-9][0-9]* CPUs, [^()]*")
+_ELSEWHERE = re.compile(
+    r"node ([0-9]+): threads not bound, [^()]* \(none of the CPUs of node \1 is allowed to this process\)"
+)
 _GIVE = "--fact slowdown=3 --fact paired_baseline=true --fact warm_steps_only=true"
 
 
@@ -59,7 +66,16 @@ def _of_apply(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
         "hidden_fraction": data["hidden_fraction"],
         "moved_bytes": data["moved_bytes"],
         "planned_bytes": data["planned_bytes"],
+        "numa_local": _is_local(data.get("numa", "")),
     }
+
+
+def _is_local(numa: str) -> bool | None:
+    """Return whether the run was bound to the node of each GPU, by what its host arenas said; None: not certain."""
+    bindings = numa.split("; ")
+    if all(_BOUND.fullmatch(binding) for binding in bindings):
+        return True
+    return False if any(_ELSEWHERE.fullmatch(binding) for binding in bindings) else None
 
 
 def _of_bench(data: Mapping[str, Any]) -> dict[str, Scalar | None]:

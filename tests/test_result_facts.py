@@ -11,6 +11,7 @@ import pytest
 from offload_runtime.errors import UnreadableError
 from offload_runtime.fact_sheet import read_fact_file
 from offload_runtime.result_facts import facts_of_result, is_result
+from offload_runtime.runtime.numa import NumaBinding
 
 APPLIED: dict[str, Any] = {
     "policy_hash": "0" * 64,
@@ -61,6 +62,39 @@ def test_a_baseline_that_does_not_fit_leaves_the_slowdown_unknown() -> None:
     )
     assert {"slowdown", "paired_baseline"}.isdisjoint(found)
     assert found["stall_ms"] == 300.0
+
+
+BOUND = NumaBinding(1, 12, (4, 5, 6, 7))
+BARRED = NumaBinding(1, reason="none of the CPUs of node 1 is allowed to this process")
+
+
+@pytest.mark.parametrize(
+    ("bindings", "is_local"),
+    [
+        ([BOUND], True),
+        ([BOUND.with_memory(True), NumaBinding(0, 3, (0,))], True),
+        ([BARRED], False),
+        ([BOUND, BARRED], False),
+        (
+            [
+                NumaBinding(
+                    1, 11, (4,), reason="thread 7: Operation not permitted; thread 8: Invalid argument"
+                )
+            ],
+            None,
+        ),
+        ([NumaBinding(1, reason="the CPUs of node 1 are unknown")], None),
+        ([NumaBinding(reason="switched off by OFFLOAD_NUMA=0")], None),
+        ([BOUND, NumaBinding(reason="pageable memory, no device to be near to")], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_apply_says_whether_it_was_bound_where_that_is_certain(
+    bindings: list[NumaBinding], is_local: bool | None
+) -> None:
+    found = facts_of_result({**APPLIED, "numa": "; ".join(sorted(map(str, bindings)))})
+    assert found.get("numa_local") is is_local
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,6 +21,7 @@ from offload_runtime.runtime.numa import cpus_of_node, node_of_pci_device
 from offload_runtime.runtime.setting import profile_of_device
 
 __all__ = [
+    "Asker",
     "hardware_facts",
     "host_facts",
     "is_launched",
@@ -29,6 +31,9 @@ __all__ = [
     "parallel_facts",
     "pcie_facts",
 ]
+
+Asker = Literal["rank", "process", "command"]
+"""Who asks for facts of its place: a process of a launched run, one that trains or plans by itself, a command."""
 
 # Variables in which launchers count processes: torchrun, Open MPI.
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -43,12 +48,14 @@ def known_facts(hardware: HardwareProfile | None = None) -> dict[str, Scalar]:
 
     With one process every degree of parallelism is 1; with more, only their number is known.
     """
-    return parallel_facts() | (machine_facts() if hardware is None else hardware_facts(hardware))
+    asker: Asker = "rank" if is_launched() else "process"
+    return parallel_facts() | (machine_facts(asker) if hardware is None else hardware_facts(hardware))
 
 
-def machine_facts() -> dict[str, Scalar]:
-    """Return what is known of this machine and its GPU."""
-    return {"torch_version": _TORCH_VERSION} | host_facts() | _device_facts()
+def machine_facts(asker: Asker | None = None) -> dict[str, Scalar]:
+    """Return what is known of this machine and its GPU, asked by a rank or else by a command beside the training."""
+    asker = asker or ("rank" if is_launched() else "command")
+    return {"torch_version": _TORCH_VERSION} | host_facts() | _device_facts(asker)
 
 
 def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
@@ -73,7 +80,7 @@ def parallel_facts(environ: Mapping[str, str] = os.environ) -> dict[str, Scalar]
 def host_facts(root: Path = Path("/")) -> dict[str, Scalar]:
     """Return memory (the cgroup's where it is less), cores and NUMA nodes of this host."""
     memory = read_host_memory(root)
-    nodes = [path for path in (root / "sys/devices/system/node").glob("node*") if path.name[4:].isdecimal()]
+    nodes = _nodes(root / "sys")
     found: dict[str, Scalar | None] = {
         "host_total_bytes": memory.allowed_bytes,
         "host_available_bytes": memory.free_bytes,
@@ -99,11 +106,23 @@ def hardware_facts(hardware: HardwareProfile) -> dict[str, Scalar]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def numa_facts(address: str, cpus: set[int], sys_root: Path = Path("/sys")) -> dict[str, Scalar]:
-    """Return whether the CPUs that this process may use are all on the node of the PCI device ``address``."""
+def numa_facts(
+    address: str, cpus: set[int], sys_root: Path = Path("/sys"), *, asker: Asker = "rank"
+) -> dict[str, Scalar]:
+    """Return whether a training process with ``cpus`` is bound to the node of the PCI device ``address``.
+
+    A command is no training process: where it may run says nothing of that, unless the host has one node only. A
+    process by itself that may run on several nodes is not bound yet, and may be when it trains.
+    """
     node = node_of_pci_device(address, sys_root=sys_root)
     near = set(cpus_of_node(node, sys_root=sys_root)) if node is not None else set()
-    return {"numa_local": cpus <= near} if near else {}
+    if not near:
+        return {}
+    if len(_nodes(sys_root)) == 1:
+        return {"numa_local": True}
+    if asker == "command" or (asker == "process" and cpus & near and not cpus <= near):
+        return {}
+    return {"numa_local": cpus <= near}
 
 
 def pcie_facts(address: str, sys_root: Path = Path("/sys")) -> dict[str, Scalar]:
@@ -120,7 +139,7 @@ def pcie_facts(address: str, sys_root: Path = Path("/sys")) -> dict[str, Scalar]
     return facts
 
 
-def _device_facts() -> dict[str, Scalar]:
+def _device_facts(asker: Asker) -> dict[str, Scalar]:
     if not torch.cuda.is_available():
         other = torch.accelerator.is_available()
         return {"accelerator": "other" if other else "none", "num_gpus": torch.cuda.device_count()}
@@ -139,8 +158,13 @@ def _device_facts() -> dict[str, Scalar]:
     }
     address = pci_address(device)
     if address is not None:
-        facts |= pcie_facts(address) | numa_facts(address, set(os.sched_getaffinity(0)))
+        facts |= pcie_facts(address) | numa_facts(address, set(os.sched_getaffinity(0)), asker=asker)
     return facts
+
+
+def _nodes(sys_root: Path) -> list[Path]:
+    folder = sys_root / "devices/system/node"
+    return [path for path in folder.glob("node*") if path.name[4:].isdecimal()]
 
 
 def _count(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

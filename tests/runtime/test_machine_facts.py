@@ -87,22 +87,34 @@ def test_the_link_is_as_it_runs_now(tmp_path: Path, speed: str, width: str, expe
     assert pcie_facts("0000:00:00.0", tmp_path) == {}
 
 
+LOCAL, REMOTE, UNKNOWN = {"numa_local": True}, {"numa_local": False}, {}
+
+
 @pytest.mark.parametrize(
-    ("node", "cpus", "expected"),
+    ("node", "cpus", "rank", "process"),
     [
-        ("1", {4, 5}, {"numa_local": True}),
-        ("1", {3, 4}, {"numa_local": False}),
-        ("0", {4}, {"numa_local": False}),
-        ("-1", {0}, {}),
+        ("1", {4, 5}, LOCAL, LOCAL),
+        ("1", set(range(8)), REMOTE, UNKNOWN),
+        ("0", {4}, REMOTE, REMOTE),
+        ("-1", {0}, UNKNOWN, UNKNOWN),
     ],
+    ids=["bound", "not bound", "bound to the other node", "node unknown"],
 )
-def test_a_process_is_local_if_all_its_cpus_are_on_the_node(
-    tmp_path: Path, node: str, cpus: set[int], expected: dict[str, bool]
+def test_a_training_process_is_local_if_bound_to_the_node_and_a_command_does_not_know(
+    tmp_path: Path, node: str, cpus: set[int], rank: dict[str, bool], process: dict[str, bool]
 ) -> None:
     write(tmp_path, f"bus/pci/devices/{ADDRESS.lower()}/numa_node", node)
     write(tmp_path, "devices/system/node/node0/cpulist", "0-3")
     write(tmp_path, "devices/system/node/node1/cpulist", "4-7")
-    assert numa_facts(ADDRESS, cpus, tmp_path) == expected
+    assert numa_facts(ADDRESS, cpus, tmp_path, asker="rank") == rank
+    assert numa_facts(ADDRESS, cpus, tmp_path, asker="process") == process
+    assert numa_facts(ADDRESS, cpus, tmp_path, asker="command") == UNKNOWN
+
+
+def test_on_a_host_of_one_node_every_process_is_local(tmp_path: Path) -> None:
+    write(tmp_path, f"bus/pci/devices/{ADDRESS.lower()}/numa_node", "0")
+    write(tmp_path, "devices/system/node/node0/cpulist", "0-7")
+    assert numa_facts(ADDRESS, {3}, tmp_path, asker="command") == LOCAL
 
 
 def test_a_profile_stands_in_for_a_machine_and_leaves_open_what_it_does_not_state() -> None:
