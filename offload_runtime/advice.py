@@ -13,7 +13,13 @@ from typing import Literal
 from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
 from offload_runtime.advice_diagnosis import Diagnosis, Found, diagnose
 from offload_runtime.advice_floor import find_floor, limit_near_the_device, what_lowers
-from offload_runtime.advice_systems import OWN_MECHANISM, carried_out_by, system_summary
+from offload_runtime.advice_systems import (
+    OWN_MECHANISM,
+    carried_out_by,
+    refusal_summary,
+    refused_by_system,
+    system_summary,
+)
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
 from offload_runtime.fact_sheet import FactSheet, FactsResult
@@ -49,6 +55,7 @@ class Advice:
     ``device_peak_bytes`` is the limit to plan under where that is less than what ``auto`` leaves of the device.
     ``findings`` are what makes a run slow that offloads, with the fixes.
     ``compile_first``: the step fits when it is compiled, ran out of memory, and is not known to be compiled.
+    ``impossible``: what the system that trains refuses of the configuration, whatever is advised.
     """
 
     conclusion: Conclusion
@@ -61,12 +68,24 @@ class Advice:
     device_peak_bytes: int | None = None
     findings: tuple[Found, ...] = ()
     compile_first: bool = False
+    impossible: tuple[Diagnostic, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[Diagnostic, ...]:
+        """Return every reason for which nothing that is advised makes this run as it is."""
+        return (*self.impossible, *(() if self.refusal is None else (self.refusal,)))
 
 
 def advise(result: FactsResult) -> Advice:
     """Return what to do about a slow run that offloads, and about memory, given what is known."""
     found, diagnosis = _about_memory(result), diagnose(result.sheet)
-    return found if diagnosis is None else _diagnosed(found, diagnosis, result.sheet)
+    if diagnosis is not None:
+        found = _diagnosed(found, diagnosis, result.sheet)
+    impossible = refused_by_system(result.sheet)
+    if not impossible:
+        return found
+    summary = f"{refusal_summary(result.sheet, impossible)} {found.summary}"
+    return replace(found, summary=summary, impossible=impossible)
 
 
 def _diagnosed(found: Advice, diagnosis: Diagnosis, sheet: FactSheet) -> Advice:

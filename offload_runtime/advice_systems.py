@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from offload_runtime.errors import Diagnostic
+from offload_runtime.export.fact_refusals import fact_refusals
 from offload_runtime.export.target import TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet
 from offload_runtime.predicates import evaluate
 
-__all__ = ["OWN_MECHANISM", "carried_out_by", "system_summary"]
+__all__ = ["OWN_MECHANISM", "carried_out_by", "refusal_summary", "refused_by_system", "system_summary"]
 
 OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
 """Systems that offload by mechanisms of their own, and do not compile with this package's back end."""
@@ -32,6 +36,20 @@ def system_summary(sheet: FactSheet) -> str | None:
     if refused:
         summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
     return f"{summary}."
+
+
+def refused_by_system(sheet: FactSheet) -> tuple[Diagnostic, ...]:
+    """Return what the system that trains refuses of this run, as an export for it would; nothing for other systems."""
+    target = sheet.get("framework")
+    return fact_refusals(str(target), sheet.values) if target in EXPORT_TARGETS else ()
+
+
+def refusal_summary(sheet: FactSheet, refused: Sequence[Diagnostic]) -> str:
+    """Say that the system refuses this configuration, and why."""
+    system = str(sheet.get("framework"))
+    # What the system itself would print stands in the finding, after the name of the rule.
+    reasons = [each.message.removeprefix(f"{system}: ").partition(" [")[0] for each in refused]
+    return f"{load_target(system).title} refuses this configuration: {'; '.join(reasons)}."
 
 
 def _offloaded(sheet: FactSheet) -> tuple[str, ...]:

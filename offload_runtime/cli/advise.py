@@ -37,7 +37,8 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
 
     Facts come from this machine or --hardware, from --model (traced and planned, never run), from --from, and from
     --fact. What hangs on a fact that is not known is said to, with the way to give it. Where no policy can make the
-    training fit, the floor is named with what lowers it, and the exit code is 4.
+    training fit, the floor is named with what lowers it, and the exit code is 4; so it is where the system that trains
+    refuses the configuration (`--fact framework=`), as `offload export` says it.
 
     \b
     Example:
@@ -52,15 +53,14 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
     advice = advise(gathered.result)
     facts = gathered.result.sheet.values
     cards = tuple(judge_card(load_card(skill.card), facts) for skill in list_skills())
-    refusals = () if advice.refusal is None else (advice.refusal,)
     is_planned = bool(gathered.model_arguments) and gathered.hardware is not None
     return Outcome(
         data=advice_data(advice, cards, gathered.result, is_planned=is_planned),
         text=render_advice(
             advice, cards, gathered.result.sheet, is_planned=is_planned, all_unknown=all_unknown
         ),
-        diagnostics=(*gathered.result.notes, *refusals),
-        exit_code=RefusedError.exit_code if refusals else EXIT_OK,
+        diagnostics=(*gathered.result.notes, *advice.refusals),
+        exit_code=RefusedError.exit_code if advice.refusals else EXIT_OK,
         next=tuple(_once_each(_next(gathered, advice, cards, _given(options)))),
     )
 
@@ -141,6 +141,7 @@ def _line(gathered: Gathered, *words: str) -> str:
     """Return a command with its first words, the model and hardware at hand, and its last words."""
     line = ["offload", *words[:2], *gathered.model_arguments]
     line += gathered.hardware_arguments
+    line += _master_weights(gathered) if words[0] == "plan" else []
     if gathered.mode != "graph":
         line += ["--mode", gathered.mode]
     return shlex.join([*line, *words[2:]])
@@ -170,4 +171,11 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
         if gathered.result.sheet.get("fits") is True and advice.device_peak_bytes is None:
             return None  # nothing would be left to do
         line = " ".join([line, *_limits(gathered, advice)])
+    if line.split()[1] == "plan":
+        line = " ".join([line, *_master_weights(gathered)])
     return line
+
+
+def _master_weights(gathered: Gathered) -> list[str]:
+    """Return what tells `plan` of float32 master weights: a fact that no trace shows."""
+    return ["--master-weights"] if gathered.result.sheet.get("master_weights") is True else []

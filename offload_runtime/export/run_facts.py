@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from offload_runtime.export.export_findings import ExportFindings
 from offload_runtime.export.fact_settings import open_settings
-from offload_runtime.export.target import ExportedSetting
+from offload_runtime.export.target import Emission, ExportedSetting
 from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Scalar, comparisons
@@ -40,16 +40,20 @@ def check_run_facts(policy: Policy, facts: Mapping[str, Scalar], findings: Expor
             findings.refuse(None, "EXP908", f"{name} is 1 or more, not {degree}", f"--fact {name}=1 is none")
     _check_world_size({name: degree for name, degree in degrees.items() if degree > 0}, findings)
     state, optimizer = policy.optimizer_state, facts.get("optimizer")
-    if state is not None and state.offload_fraction > 0 and optimizer in _WITHOUT_STATE:
+    is_offloaded = state is not None and state.offload_fraction > 0
+    if (is_offloaded or facts.get("optimizer_offload") is True) and optimizer in _WITHOUT_STATE:
         span, path = findings.span_of(("optimizer_state.offload_fraction", "optimizer_state"))
         message = f"the optimizer {optimizer} keeps no state: there is nothing to offload"
-        findings.refuse(span, "EXP908", message, "drop optimizer_state, or correct --fact optimizer", path)
+        findings.refuse(
+            span, "EXP908", message, "offload no optimizer state, or correct --fact optimizer", path
+        )
 
 
 def _check_world_size(degrees: Mapping[str, int], findings: ExportFindings) -> None:
     world = degrees.get("world_size")
-    for names in _PRODUCTS:
-        known = {name: degrees[name] for name in names if name in degrees}
+    products = [{name: degrees[name] for name in names if name in degrees} for names in _PRODUCTS]
+    # Where nothing tells two products apart they are one.
+    for known in (known for index, known in enumerate(products) if known not in products[:index]):
         product = math.prod(known.values())
         if world is not None and world % product:
             spelled = " x ".join(f"{name} {degree}" for name, degree in known.items())
@@ -63,11 +67,12 @@ def note_checked_facts(
     """Note which facts about the configuration are not written as settings, compared or not, and how to set them."""
     target = findings.target
     written = {setting.fact for setting in target.settings if setting.key in emitted}
-    written |= {emission.taken_from for emission in target.emits if emission.key in emitted}
+    written |= {fact for emission in target.emits if emission.key in emitted for fact in _facts_of(emission)}
     undecided = open_settings(target, facts, emitted)
     for setting in undecided:
         values = ", ".join(choice for choice in setting.choices if choice != setting.stands_for_no)
-        message = f"checked, and not written as a setting: {setting.fact}, which leaves the value open"
+        message = f"not written as a setting: {setting.fact}, which leaves the value open"
+        message += "; what hangs on it is not verified"
         findings.note(None, "EXP914", message, hint=f"--setting {setting.key}=VALUE, one of {values}")
     written |= {setting.fact for setting in undecided}
     rest = [name for name in facts if FACTS[name].source == "configuration" and name not in written]
@@ -81,6 +86,12 @@ def note_checked_facts(
             where = "set it where the run is configured or launched"
             hint = f"{where}: no setting of {target.title} is known for it"
             findings.note(None, "EXP914", message, hint=hint)
+
+
+def _facts_of(emission: Emission) -> set[str]:
+    """Return what an emission takes its value from, and what decides that it is written."""
+    named = set() if emission.when is None else {each.fact for each in comparisons(emission.when)}
+    return named if emission.taken_from is None else {*named, emission.taken_from}
 
 
 def _named_in_conditions(findings: ExportFindings) -> set[str]:

@@ -164,6 +164,18 @@ def test_with_pipeline_stages_in_megatron_the_headline_names_what_it_has(offload
     assert "; not " not in one.splitlines()[0]
 
 
+def test_what_the_system_refuses_of_the_configuration_is_refused_as_an_export_would(offload: Offload) -> None:
+    given = facts("framework=megatron-bridge", "layer_activation_offload=true", "fine_grained_offload=true")
+    answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *given, "--format", "json").stdout)
+    assert answer["exit_code"] == 4
+    (found,) = answer["diagnostics"]
+    assert (found["code"], found["severity"]) == ("EXP902", "error")
+    assert "[no-fine-grained-offload]" in found["message"]
+    assert answer["data"]["summary"].startswith("Megatron Bridge refuses this configuration: ")
+    one = offload("advise", "--hardware", "h100-pcie5", *given[:-2])
+    assert (one.exit_code, "EXP902" in one.stderr) == (0, False)
+
+
 def test_unknown_facts_that_settle_most_come_first_and_the_rest_is_counted(offload: Offload) -> None:
     words = ("advise", "--hardware", "h100-pcie5", *MEGATRON)
     short, full = offload(*words).stdout, offload(*words, "--all").stdout

@@ -14,6 +14,7 @@ import pytest
 from offload_runtime.export.exporter import export_policy
 from offload_runtime.export.rendering import render_export
 from offload_runtime.export.target_reading import load_target
+from offload_runtime.predicates import Scalar
 from tests.export.policies import policy
 
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -81,3 +82,46 @@ def test_its_own_checkpointing_configuration_takes_the_switch(offload_outputs: b
     written = json.loads(render_export(export_policy(source, "deepspeed")))
     parsed = config.DeepSpeedActivationCheckpointingConfig(written)
     assert parsed.cpu_checkpointing is offload_outputs
+
+
+@pytest.mark.parametrize(
+    ("dtype", "written"),
+    [
+        ("bfloat16", {"bf16.enabled": True}),
+        ("float16", {"fp16.enabled": True}),
+        ("float32", {"bf16.enabled": False, "fp16.enabled": False}),
+        (None, {}),
+    ],
+)
+def test_the_type_of_the_weights_is_written_from_its_fact_and_asked_for_without(
+    dtype: str | None, written: dict[str, bool]
+) -> None:
+    facts: dict[str, Scalar] = {} if dtype is None else {"dtype": dtype}
+    found = export_policy(policy(**SECTIONS["optimizer"]), "deepspeed", facts=facts)
+    kinds = {each.key: each.value for each in found.settings if each.key in ("bf16.enabled", "fp16.enabled")}
+    assert (found.refusals, kinds) == ((), written)
+    assert any("dtype=" in note.message for note in found.notes) is (dtype is None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "setting"),
+    [
+        ("float32", "bf16.enabled=true"),
+        ("float16", "bf16.enabled=true"),
+        ("bfloat16", "fp16.enabled=true"),
+        ("float32", "fp16.enabled=true"),
+    ],
+)
+def test_a_type_that_is_set_and_said_otherwise_is_refused(dtype: str, setting: str) -> None:
+    found = export_policy(
+        policy(**SECTIONS["optimizer"]), "deepspeed", facts={"dtype": dtype}, settings=[setting]
+    )
+    assert {each.code for each in found.refusals} == {"EXP902"}
+
+
+def test_its_own_configuration_refuses_both_types_in_the_words_that_we_quote() -> None:
+    config = pytest.importorskip("deepspeed.runtime.config")
+    quoted = next(c.error for c in load_target("deepspeed").constraints if c.name == "one-type")
+    both = {"train_batch_size": 1, "bf16": {"enabled": True}, "fp16": {"enabled": True}}
+    with pytest.raises(AssertionError, match=quoted):
+        config.DeepSpeedConfig(both)

@@ -1,0 +1,37 @@
+"""What a target refuses of a run by its facts alone, without a policy.
+
+The rules are those of an export, from the same file. What no fact states is open here, where an export writes or
+assumes a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from offload_runtime.errors import Diagnostic
+from offload_runtime.export.export_findings import ExportFindings
+from offload_runtime.export.fact_settings import settings_of_facts
+from offload_runtime.export.run_facts import check_run_facts
+from offload_runtime.export.target_reading import load_target
+from offload_runtime.export.target_rules import (
+    check_constraints,
+    check_ranges,
+    emitted_settings,
+    known_values,
+)
+from offload_runtime.policy import Policy
+from offload_runtime.predicates import Scalar
+
+__all__ = ["fact_refusals"]
+
+
+def fact_refusals(target: str, facts: Mapping[str, Scalar]) -> tuple[Diagnostic, ...]:
+    """Return the refusals of ``target`` that ``facts`` are enough for; ValueError for an unknown target."""
+    known, nothing = load_target(target), Policy("facts")
+    findings = ExportFindings(known, nothing)
+    check_run_facts(nothing, facts, findings)
+    stated = settings_of_facts(known, facts) | emitted_settings(known, facts, findings)
+    values = known_values(known, stated, facts, facts)
+    check_ranges(known, stated, values, findings)
+    check_constraints(known, stated, values, findings)
+    return tuple(findings.refusals)
