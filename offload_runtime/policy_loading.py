@@ -228,7 +228,7 @@ def _check_complete(root: MapNode, findings: Findings) -> None:
             root.key_span("extends"),
             "POL131",
             "neither this policy nor a base says anything about state",
-            f"add one of {', '.join(SECTIONS)}",
+            f"add one of {', '.join(SECTIONS)}; one that moves nothing is optimizer_state: {{offload_fraction: 0.0}}",
             path="extends",
         )
 

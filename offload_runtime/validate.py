@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from offload_runtime.document import Document, MapNode, ScalarNode
 from offload_runtime.errors import Diagnostic, UnreadableError, sorted_diagnostics
 from offload_runtime.meaning import check_meaning
-from offload_runtime.policy import Policy
 from offload_runtime.policy_loading import read_policy
 from offload_runtime.predicates import Scalar
 from offload_runtime.shape import did_you_mean
@@ -22,6 +21,19 @@ from offload_runtime.targets import EXPORT_TARGETS, check_target
 Overrides = Mapping[str, Any] | Sequence[str]
 Facts = Mapping[str, Scalar]
 NO_FACTS: Facts = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a policy is checked with: overrides, and the front end or system that is to honour it.
+
+    ``facts`` and ``settings`` (``KEY=VALUE``) are what the constraints of another system hang on.
+    """
+
+    target: str | None = None
+    overrides: Overrides = ()
+    facts: Facts = field(default_factory=lambda: NO_FACTS)
+    settings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +56,13 @@ def validate_file(
     target: str | None = None,
     overrides: Overrides = (),
     facts: Facts = NO_FACTS,
+    settings: Sequence[str] = (),
 ) -> FileVerdict:
     """Check one document: shape, meaning, limits; with ``target``, what that front end or system cannot honour.
 
     ``reference`` is a path or the name of a shipped policy; ``facts`` are what the constraints of another system
-    hang on. Findings are returned, never raised; ValueError for a target that does not exist.
+    hang on, ``settings`` (``KEY=VALUE``) what it is told beside the policy. Findings are returned, never raised;
+    ValueError for a target that does not exist.
     """
     try:
         path, name = locate_policy(reference)
@@ -59,7 +73,7 @@ def validate_file(
     if kind is None or kind not in CHECKS:
         finding = _unknown_kind(document, kind)
         return FileVerdict(name, None, sorted_diagnostics([*document.diagnostics, finding]))
-    return FileVerdict(name, kind, CHECKS[kind](document, target, overrides, facts))
+    return FileVerdict(name, kind, CHECKS[kind](document, Asked(target, overrides, facts, settings)))
 
 
 def document_kind(document: Document) -> str | None:
@@ -75,6 +89,7 @@ def validate_policy(
     target: str | None = None,
     overrides: Overrides = (),
     facts: Facts = NO_FACTS,
+    settings: Sequence[str] = (),
 ) -> tuple[Diagnostic, ...]:
     """Return every finding about a policy, warnings and notes included."""
     reading = read_policy(source, overrides)
@@ -83,54 +98,50 @@ def validate_policy(
         return findings
     is_whole = not any(diagnostic.is_error for diagnostic in findings)
     findings += check_meaning(reading.policy, is_whole=is_whole)
-    if target is not None:
-        findings += _for_target(reading.policy, target, facts)
-    return sorted_diagnostics(findings)
-
-
-def _for_target(policy: Policy, target: str, facts: Facts) -> tuple[Diagnostic, ...]:
+    if target is None:
+        return sorted_diagnostics(findings)
     if target not in EXPORT_TARGETS:
-        return check_target(policy, target)
+        return sorted_diagnostics([*findings, *check_target(reading.policy, target)])
     # Only here: what is known of other systems is read from their files.
     from offload_runtime.export.exporter import check_export
 
-    return check_export(policy, target, facts)
+    # In the order of an export: refusals, then what is not verified, then what else there is to know.
+    found = check_export(reading.policy, target, facts, settings)
+    return tuple(dict.fromkeys([*sorted_diagnostics(findings), *found]))
 
 
-def _check_policy(
-    document: Document, target: str | None, overrides: Overrides, facts: Facts
-) -> tuple[Diagnostic, ...]:
-    return validate_policy(document, target=target, overrides=overrides, facts=facts)
+def _check_policy(document: Document, asked: Asked) -> tuple[Diagnostic, ...]:
+    return validate_policy(
+        document,
+        target=asked.target,
+        overrides=asked.overrides,
+        facts=asked.facts,
+        settings=asked.settings,
+    )
 
 
-def _check_test(
-    document: Document, target: str | None, overrides: Overrides, facts: Facts
-) -> tuple[Diagnostic, ...]:
+def _check_test(document: Document, asked: Asked) -> tuple[Diagnostic, ...]:
     # Only here, because it brings the compiler with it: a policy is checked without.
     from offload_runtime.policy_tests import check_test_document
 
     return check_test_document(document)
 
 
-def _check_hardware(
-    document: Document, target: str | None, overrides: Overrides, facts: Facts
-) -> tuple[Diagnostic, ...]:
+def _check_hardware(document: Document, asked: Asked) -> tuple[Diagnostic, ...]:
     # Only here, for the same reason.
     from offload_runtime.hardware import read_hardware
 
     return read_hardware(document).diagnostics
 
 
-def _check_card(
-    document: Document, target: str | None, overrides: Overrides, facts: Facts
-) -> tuple[Diagnostic, ...]:
+def _check_card(document: Document, asked: Asked) -> tuple[Diagnostic, ...]:
     # Only here, for the same reason.
     from offload_runtime.card_reading import read_card
 
     return read_card(document).diagnostics
 
 
-CHECKS: Mapping[str, Callable[[Document, str | None, Overrides, Facts], tuple[Diagnostic, ...]]] = {
+CHECKS: Mapping[str, Callable[[Document, Asked], tuple[Diagnostic, ...]]] = {
     "Policy": _check_policy,
     "PolicyTest": _check_test,
     "HardwareProfile": _check_hardware,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from offload_runtime.cli.given_facts import fact_option, given_facts
-from offload_runtime.cli.options import format_option, set_option
+from offload_runtime.cli.options import format_option, set_option, setting_option
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, UsageError
@@ -28,13 +28,7 @@ FORMS = ("flags", "overrides", "yaml", "json", "python")
     "--as", "form", type=click.Choice(FORMS), help="Form of the text; by default the usual one of the system."
 )
 @fact_option
-@click.option(
-    "--setting",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of that system, checked like those of the policy, which it replaces. Repeatable.",
-)
+@setting_option
 @set_option
 @format_option()
 def command(

@@ -82,6 +82,17 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
+def setting_option(command: Command) -> Command:
+    """Declare the repeatable `--setting KEY=VALUE`: what another system is told beside the policy."""
+    return click.option(
+        "--setting",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of that system, checked like those of the policy, which it replaces. Repeatable.",
+    )(command)
+
+
 def _num_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Return the bytes of a size such as 80GB; fails as click does for what is no size, and for no memory at all."""
     if value is None:

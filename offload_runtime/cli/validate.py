@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from dataclasses import dataclass
 
 import click
 
 from offload_runtime.card import CARD_FILE
 from offload_runtime.cli.given_facts import fact_option, given_facts
-from offload_runtime.cli.options import EXAMPLE_HARDWARE, format_option, set_option
+from offload_runtime.cli.options import EXAMPLE_HARDWARE, format_option, set_option, setting_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
+from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.policy import Policy
 from offload_runtime.policy_loading import read_policy
 from offload_runtime.shipped import POLICY_FILE, TEST_FILE
@@ -28,10 +30,15 @@ from offload_runtime.validate import FileVerdict, validate_file
     help="Also name each clause that this front end, or other training system, cannot honour.",
 )
 @fact_option
+@setting_option
 @set_option
 @format_option("sarif", "github")
 def command(
-    paths: tuple[str, ...], target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
+    paths: tuple[str, ...],
+    target: str | None,
+    facts: tuple[str, ...],
+    settings: tuple[str, ...],
+    overrides: tuple[str, ...],
 ) -> Outcome:
     """Check policies, policy tests and skill cards: shape, meaning, limits. Loads no torch.
 
@@ -43,16 +50,25 @@ def command(
       offload validate policies/balanced/policy.yaml
       offload validate policies --for inductor --format github
       offload validate policy.yaml --for megatron-bridge --fact pipeline_parallel=2
+      offload validate policy.yaml --for megatron-bridge --setting model.cpu_offloading_double_buffering=true
     """
+    if settings and target not in EXPORT_TARGETS:
+        hint = f"--for {' or '.join(EXPORT_TARGETS)}; a value of the policy is changed by --set"
+        raise UsageError(
+            Diagnostic("CLI616", "error", "--setting says something to another training system", hint=hint)
+        )
     files = files_named(paths, (POLICY_FILE, TEST_FILE, CARD_FILE))
     known = given_facts(facts)
-    verdicts = [validate_file(file, target=target, overrides=overrides, facts=known) for file in files]
+    verdicts = [
+        validate_file(file, target=target, overrides=overrides, facts=known, settings=settings)
+        for file in files
+    ]
     return Outcome(
         data={"files": [{"file": v.file, "kind": v.kind, "ok": v.ok} for v in verdicts]},
         text="\n".join(_line(verdict) for verdict in verdicts),
         diagnostics=tuple(finding for verdict in verdicts for finding in verdict.diagnostics),
         exit_code=max(_exit_code(verdict) for verdict in verdicts),
-        next=_next(verdicts, target, facts, overrides),
+        next=_next(verdicts, target, _Given(facts, settings, overrides)),
         diagnostics_are_output=True,
     )
 
@@ -75,40 +91,52 @@ def _line(verdict: FileVerdict) -> str:
     return f"{verdict.file}: {', '.join([*kind, *state, *found])}"
 
 
-def _next(
-    verdicts: list[FileVerdict], target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
-) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Given:
+    """What was given beside the files, to be said again in the next command."""
+
+    facts: tuple[str, ...]
+    settings: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+    def words(self, *options: str) -> list[str]:
+        """Return the words of these ``options``."""
+        values = {"--fact": self.facts, "--setting": self.settings, "--set": self.overrides}
+        return [word for option in options for text in values[option] for word in (option, text)]
+
+
+def _next(verdicts: list[FileVerdict], target: str | None, given: _Given) -> tuple[str, ...]:
     """Suggest to read up on the first error, or to go on with the first policy, by a command that takes it."""
     errors = [finding for verdict in verdicts for finding in verdict.diagnostics if finding.is_error]
     if errors:
         return (f"offload codes {errors[0].code}",)
     for verdict in verdicts:
         if verdict.kind == "Policy":
-            return _after_policy(verdict.file, target, facts, overrides)
+            return _after_policy(verdict.file, target, given)
     return ()
 
 
-def _after_policy(
-    file: str, target: str | None, facts: tuple[str, ...], overrides: tuple[str, ...]
-) -> tuple[str, ...]:
-    given = [word for text in overrides for word in ("--set", text)]
-    policy = read_policy(file, overrides).policy
+def _after_policy(file: str, target: str | None, given: _Given) -> tuple[str, ...]:
+    policy = read_policy(file, given.overrides).policy
     has_activations = policy is not None and policy.activations is not None
     if target not in EXPORT_TARGETS and has_activations:
         assert policy is not None
         hardware = [] if policy.clause_by_time is None else ["--hardware", EXAMPLE_HARDWARE]
-        words = ["offload", "explain", file, "--model", "builtin:llama-tiny", *hardware, *given]
-        return (shlex.join(words),)
-    given = [*(word for text in facts for word in ("--fact", text)), *given]
-    if target not in EXPORT_TARGETS and policy is not None:
-        target = _system_for(policy, facts)
-    return () if target is None else (shlex.join(["offload", "export", file, "--to", target, *given]),)
+        words = ["offload", "explain", file, "--model", "builtin:llama-tiny", *hardware]
+        return (shlex.join([*words, *given.words("--set")]),)
+    systems: tuple[str, ...] = ()
+    if target is not None and target in EXPORT_TARGETS:
+        systems = (target,)
+    elif policy is not None:
+        systems = _systems_for(policy, given)
+    again = given.words("--fact", "--setting", "--set")
+    return tuple(shlex.join(["offload", "export", file, "--to", system, *again]) for system in systems)
 
 
-def _system_for(policy: Policy, facts: tuple[str, ...]) -> str | None:
-    """Return a system that can honour a policy which this package's own front ends cannot."""
+def _systems_for(policy: Policy, given: _Given) -> tuple[str, ...]:
+    """Return the systems that can honour a policy which this package's own front ends cannot."""
     # Only here: what is known of other systems is read from their files.
     from offload_runtime.export.exporter import export_policy
 
-    known = given_facts(facts)
-    return next((name for name in EXPORT_TARGETS if export_policy(policy, name, facts=known).ok), None)
+    known = given_facts(given.facts)
+    return tuple(name for name in EXPORT_TARGETS if export_policy(policy, name, facts=known).ok)

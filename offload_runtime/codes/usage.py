@@ -128,6 +128,15 @@ CODES = (
         ),
     ),
     CodeEntry(
+        "CLI616",
+        "error",
+        "a setting of no other system",
+        "validate takes --setting where --for names a training system that a policy is exported to.",
+        "Name the system with --for; a value of the policy itself is changed by --set.",
+        bad_example="offload validate balanced --setting model.cpu_offloading_double_buffering=true",
+        good_example="offload validate balanced --set limits.budget=4GiB",
+    ),
+    CodeEntry(
         "CLI690",
         "error",
         "interrupted",

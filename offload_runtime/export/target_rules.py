@@ -45,16 +45,17 @@ def holds(predicate: Predicate, values: Mapping[str, Scalar]) -> bool:
 
 
 def unknown_facts(predicate: Predicate, values: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """Return the facts that ``predicate`` hangs on and that nobody gave."""
+    """Return the facts, and settings of a target, that ``predicate`` hangs on and that nobody gave."""
     missing = [comparison.fact for comparison in comparisons(predicate) if comparison.fact not in values]
     # What a policy says is open only where it counts layers relative to their number.
     named = ["num_layers" if name.startswith("policy.") else name for name in missing]
-    return tuple(dict.fromkeys(name for name in named if name in FACTS))
+    return tuple(dict.fromkeys(name for name in named if name in FACTS or "." in name))
 
 
-def give_hint(facts: Sequence[str]) -> str:
-    """Return the hint that asks for ``facts``."""
-    return f"give {' and '.join(f'--fact {fact}=VALUE' for fact in facts)}"
+def give_hint(names: Sequence[str]) -> str:
+    """Return the hint that asks for facts, or settings of the target."""
+    options = (f"{'--fact' if name in FACTS else '--setting'} {name}=VALUE" for name in names)
+    return f"give {' and '.join(options)}"
 
 
 def known_values(

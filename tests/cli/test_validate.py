@@ -174,6 +174,11 @@ STATE = "apiVersion: offload/v1\nkind: Policy\nname: half\noptimizer_state: {off
             ("--for", "deepspeed", "--set", "optimizer_state.offload_fraction=1.0"),
             "offload export p.yaml --to deepspeed --set optimizer_state.offload_fraction=1.0",
         ),
+        (
+            STATE,
+            ("--for", "megatron-bridge", "--setting", "optimizer.pin_cpu_grads=false"),
+            "offload export p.yaml --to megatron-bridge --setting optimizer.pin_cpu_grads=false",
+        ),
         (STATE, ("--for", "inductor"), "offload codes POL190"),
     ],
 )
@@ -184,6 +189,17 @@ def test_the_next_command_takes_the_policy_that_was_checked(
     finished = offload("validate", "p.yaml", *args)
     assert f"next: {following}\n" in finished.stderr
     assert offload(*following.split()[1:]).exit_code == 0
+
+
+def test_settings_of_another_system_are_checked_with_the_policy(offload: Offload, folder: Path) -> None:
+    (folder / "p.yaml").write_text(STATE)
+    fine = ("validate", "p.yaml", "--for", "megatron-bridge", "--fact", "fine_grained_offload=true")
+    without = offload(*fine)
+    assert without.exit_code == 1
+    assert "--setting 'model.offload_modules=[...]'" in without.stdout
+    assert offload(*fine, "--setting", "model.offload_modules=[core_attn]").exit_code == 0
+    alone = offload("validate", "p.yaml", "--setting", "model.offload_modules=[core_attn]")
+    assert (alone.exit_code, "CLI616" in alone.stderr) == (2, True)
 
 
 def test_a_section_that_is_missing_is_looked_for_in_no_line(offload: Offload, folder: Path) -> None:

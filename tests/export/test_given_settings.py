@@ -171,24 +171,15 @@ def test_conditions_of_the_target_can_be_set_and_are_checked(
     assert all(f.code == "EXP902" for f in found.refusals)
 
 
-@pytest.mark.parametrize(
-    ("stages", "given", "refused"),
-    [
-        (2, (), True),
-        (1, (), False),
-        (1, (FINE, CORE), True),
-        (1, ("model.recompute_granularity=full",), True),
-    ],
-    ids=str,
-)
-def test_a_layer_count_alone_is_a_switch_on_megatron_lm_s_own_command_line(
-    stages: int, given: tuple[str, ...], refused: bool
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("given", [(), (FINE, CORE), ("model.recompute_granularity=full",)], ids=str)
+def test_a_layer_count_alone_is_noted_as_a_switch_of_megatron_lm_s_own_command_line(
+    stages: int, given: tuple[str, ...]
 ) -> None:
     count = "model.cpu_offloading_num_layers=16"
-    rest = () if given else ("model.recompute_granularity=null", "model.cuda_graph_impl=none")
-    found = export(count, *given, *rest, pipeline_parallel=stages, num_layers=32)
-    assert [f.code for f in found.refusals] == ["EXP902"] * refused
-    assert all("Megatron-LM's own command line" in f.message for f in found.refusals)
+    found = export(count, *given, pipeline_parallel=stages, num_layers=32, cuda_graphs=False)
+    assert found.refusals == ()
+    assert "Megatron-LM's own command line switches it on with the count" in notes(found)
     assert "moves no activations: cpu_offloading_num_layers is set and cpu_offloading is off" in notes(found)
 
 
@@ -203,3 +194,52 @@ def test_graphs_of_a_full_iteration_are_the_exception_for_layers(graphs: str, re
 def test_both_findings_about_modules_advise_the_same() -> None:
     hints = {export(FINE, *given).refusals[0].hint for given in ((), (f"{MODULES}[mlp]",))}
     assert len(hints) == 1
+
+
+FINE_FACTS = {"pipeline_parallel": 2, "fine_grained_offload": True}
+EXPERTS = "model.offload_modules=[expert_fc1]"
+RECOMPUTED = "model.recompute_modules=[moe]"
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "hangs_on"),
+    [
+        ((CORE,), {}, "cuda_graphs"),
+        ((EXPERTS, RECOMPUTED), {"cuda_graphs": False}, "activation_recompute, model.recompute_granularity"),
+        (
+            (EXPERTS, RECOMPUTED),
+            {"cuda_graphs": False, "activation_recompute": True},
+            "model.recompute_granularity",
+        ),
+    ],
+    ids=str,
+)
+def test_what_fine_grained_offload_hangs_on_is_not_verified_until_it_is_given(
+    given: tuple[str, ...], facts: dict[str, bool], hangs_on: str
+) -> None:
+    found = export(*given, **FINE_FACTS, **facts)
+    assert found.ok
+    assert f"it hangs on {hangs_on}" in notes(found, "EXP911")
+    settled = export(*given, f"{GRAPHS}none", "model.recompute_granularity=null", **FINE_FACTS)
+    assert notes(settled, "EXP911") == ""
+
+
+def test_recomputed_experts_are_refused_once_the_kind_of_recompute_is_known() -> None:
+    selective = "model.recompute_granularity=selective"
+    found = export(EXPERTS, RECOMPUTED, selective, **FINE_FACTS)
+    assert "[recomputed-experts-or-expert-modules]" in found.refusals[0].message
+    assert export(EXPERTS, "model.recompute_modules=[core_attn]", selective, **FINE_FACTS).ok
+
+
+def test_fine_grained_offload_is_refused_on_other_layers_than_transformer_engine_s() -> None:
+    assert export(CORE, "model.transformer_impl=transformer_engine", **FINE_FACTS).ok
+    (refusal,) = export(CORE, "model.transformer_impl=local", **FINE_FACTS).refusals
+    assert "[fine-grained-needs-transformer-engine]" in refusal.message
+
+
+def test_an_export_that_moves_nothing_at_all_says_so() -> None:
+    idle = policy(optimizer_state={"offload_fraction": 0.0})
+    alone = export_policy(idle, "megatron-bridge", facts={"pipeline_parallel": 2})
+    assert "nothing moves" in notes(alone)
+    moving = export_policy(idle, "megatron-bridge", facts=FINE_FACTS, settings=[CORE])
+    assert "nothing moves" not in notes(moving)
