@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from offload_runtime.errors import Diagnostic, PolicyError, UnreadableError
 from offload_runtime.fact_values import fact_hint, wrong_value
 from offload_runtime.facts import BYTES, FACTS, SHARE, Fact
 from offload_runtime.predicates import Scalar
-from offload_runtime.result_facts import facts_of_result, is_result
+from offload_runtime.result_facts import facts_of_result, is_bench, is_result, subject_of_result
 from offload_runtime.units import format_size_short, parse_size
 
 __all__ = [
+    "FactFile",
     "FactSheet",
     "FactsResult",
     "KnownFact",
@@ -23,6 +24,7 @@ __all__ = [
     "ModelEstimate",
     "format_fact",
     "how_to_know",
+    "open_fact_file",
     "read_fact_file",
 ]
 
@@ -129,6 +131,16 @@ class FactsResult:
     notes: tuple[Diagnostic, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FactFile:
+    """Facts out of a file; ``subject`` is what a result was measured on, empty for facts that are no result."""
+
+    path: Path
+    facts: Mapping[str, Scalar]
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    is_bench: bool = False
+
+
 def format_fact(fact: Fact, value: Scalar) -> str:
     """Write a value for people: sizes in binary units, shares as percentages."""
     if isinstance(value, bool):
@@ -155,6 +167,11 @@ def how_to_know(fact: Fact) -> str:
 
 
 def read_fact_file(path: Path) -> dict[str, Scalar]:
+    """Return the facts of a file alone, as `open_fact_file` does."""
+    return dict(open_fact_file(path).facts)
+
+
+def open_fact_file(path: Path) -> FactFile:
     """Read facts that ``offload facts --format json`` printed, a JSON mapping of names and values, or a result.
 
     A result is what ``offload bench`` or ``offload apply`` measured, as a file or as ``--format json`` printed it.
@@ -162,7 +179,8 @@ def read_fact_file(path: Path) -> dict[str, Scalar]:
     Raises UnreadableError (ADV901) for a file that is neither, PolicyError (ADV902) for each name or value that the
     table does not have.
     """
-    listed = _listed(path, _read_json(path))
+    data = _unwrapped(_read_json(path))
+    listed = _listed(path, data)
     findings = []
     for name, value in listed.items():
         fact = FACTS.get(name)
@@ -176,7 +194,9 @@ def read_fact_file(path: Path) -> dict[str, Scalar]:
         findings.append(Diagnostic("ADV902", "error", message, file=str(path), hint=hint))
     if findings:
         raise PolicyError(*findings)
-    return listed
+    if not is_result(data):
+        return FactFile(path, listed)
+    return FactFile(path, listed, subject_of_result(data), is_bench(data))
 
 
 def _read_json(path: Path) -> Any:
@@ -193,11 +213,16 @@ def _read_json(path: Path) -> Any:
         raise _unreadable(path, f"it is no JSON: {error}") from error
 
 
-def _listed(path: Path, data: Any) -> dict[str, Scalar]:
-    """Find names and values in what `offload facts` prints, in its ``data`` alone, in a plain mapping or a result."""
+def _unwrapped(data: Any) -> Any:
+    """Return the facts or the result in what `offload facts` prints, or in its ``data`` alone; else ``data`` itself."""
     for key in ("data", "facts"):
         if isinstance(data, dict) and isinstance(data.get(key), dict):
             data = data[key]
+    return data
+
+
+def _listed(path: Path, data: Any) -> dict[str, Scalar]:
+    """Find names and values in a plain mapping or a result."""
     if is_result(data):
         try:
             return facts_of_result(data)

@@ -8,7 +8,10 @@ from typing import Any
 
 from offload_runtime.predicates import Scalar
 
-__all__ = ["WARM_STEPS", "facts_of_result", "is_result"]
+__all__ = ["BENCH_FIRST", "WARM_STEPS", "facts_of_result", "is_bench", "is_result", "subject_of_result"]
+
+BENCH_FIRST = ("slowdown", "paired_baseline", "warm_steps_only", "offload_step_ms")
+"""Facts of which bench has better values than apply: measured in turns, after more steps of warm-up."""
 
 WARM_STEPS = 10
 """Steps that are left out, at least, before those that count as warm."""
@@ -31,8 +34,33 @@ _GIVE = "--fact slowdown=3 --fact paired_baseline=true --fact warm_steps_only=tr
 def is_result(data: object) -> bool:
     """Tell whether ``data`` is what bench or apply writes as a result."""
     return isinstance(data, Mapping) and (
-        data.get("kind") == "BenchResult" or {"policy_hash", "stall_ms", "baseline"} <= data.keys()
+        is_bench(data) or {"policy_hash", "stall_ms", "baseline"} <= data.keys()
     )
+
+
+def is_bench(data: Mapping[str, Any]) -> bool:
+    """Tell whether a result is one of bench; else it is one of apply."""
+    return data.get("kind") == "BenchResult"
+
+
+def subject_of_result(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was measured and where, as far as the result says it: equal in results that belong together."""
+    model = data.get("model")
+    about = model if isinstance(model, Mapping) else {**data, "spec": model}
+    machine = data.get("environment") or {}
+    found = {
+        "model": about.get("spec"),
+        "inputs": about.get("inputs"),
+        "num_parameters": about.get("num_parameters"),
+        "dtype": about.get("dtype"),
+        "optimizer": about.get("optimizer"),
+        "mode": data.get("mode"),
+        "device": data["device"].partition(":")[0] if isinstance(data.get("device"), str) else None,
+        "gpu": machine.get("gpu"),
+        "gpu_bytes": machine.get("gpu_bytes"),
+        "device_memory_bytes": machine.get("device_memory_bytes"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def facts_of_result(data: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -42,7 +70,7 @@ def facts_of_result(data: Mapping[str, Any]) -> dict[str, Scalar]:
     not one side against one without offloading. Raises it, too, for a result of another shape.
     """
     try:
-        found = _of_bench(data) if data.get("kind") == "BenchResult" else _of_apply(data)
+        found = _of_bench(data) if is_bench(data) else _of_apply(data)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is a result of another version; give {_GIVE}") from error
     return {name: value for name, value in found.items() if value is not None}
@@ -67,6 +95,18 @@ def _of_apply(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
         "moved_bytes": data["moved_bytes"],
         "planned_bytes": data["planned_bytes"],
         "numa_local": _is_local(data.get("numa", "")),
+        **_of_machine(data.get("environment") or {}),
+    }
+
+
+def _of_machine(environment: Mapping[str, Any]) -> dict[str, Scalar | None]:
+    """Return what a result says of the device that it was measured on; nothing where there was none."""
+    gpu = environment.get("gpu")
+    return {
+        "accelerator": None if gpu is None else "cuda",
+        "gpu_name": gpu,
+        "pcie_generation": environment.get("link_gen"),
+        "pcie_link_width": environment.get("link_width"),
     }
 
 
@@ -102,7 +142,7 @@ def _of_bench(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
         "offload_step_ms": side["summary"]["median_ms"],
         "moved_bytes": side["moved_bytes"],
         "planned_bytes": side["planned_bytes"],
-        "pcie_link_width": data["environment"]["link_width"],
+        **_of_machine(data["environment"]),
     }
 
 

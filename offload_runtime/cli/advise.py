@@ -68,8 +68,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
 def _given(options: FactOptions) -> str:
     """Return the facts given as they were typed, for a command that asks again with more."""
     words = [word for fact in options["facts"] for word in ("--fact", fact)]
-    if options["file"] is not None:
-        words = ["--from", str(options["file"]), *words]
+    words = [word for file in options["files"] for word in ("--from", str(file))] + words
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
@@ -22,8 +22,8 @@ from offload_runtime.cli.options import (
 )
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.errors import Diagnostic, UsageError
-from offload_runtime.fact_sheet import FactsResult, read_fact_file
-from offload_runtime.facts import FACTS
+from offload_runtime.fact_files import read_fact_files
+from offload_runtime.fact_sheet import FactsResult
 from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.predicates import Scalar
 
@@ -56,7 +56,7 @@ class FactOptions(TypedDict):
     hardware: str | None
     device_memory: int | None
     facts: tuple[str, ...]
-    file: Path | None
+    files: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,12 @@ def fact_options(command: Command) -> Command:
         fact_option,
         click.option(
             "--from",
-            "file",
+            "files",
+            multiple=True,
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
             help="Facts of another machine, as `offload facts --format json` printed them there, or a result of "
-            "`offload bench` or `offload apply`, as a file or from --format json.",
+            "`offload bench` or `offload apply`, as a file or from --format json. Repeatable, for files about one run.",
         ),
     )
     for option in reversed(options):
@@ -102,7 +103,7 @@ def gather(options: FactOptions) -> Gathered:
     Raises UsageError for a fact that is none, and as the model's and the profile's readers do.
     """
     given = _given(options)
-    from_file = read_fact_file(options["file"]) if options["file"] is not None else {}
+    joined = read_fact_files(options["files"])
     from offload_runtime.hardware import load_hardware
 
     profile = load_hardware(options["hardware"]) if options["hardware"] is not None else None
@@ -112,16 +113,17 @@ def gather(options: FactOptions) -> Gathered:
     # From here on torch is needed; what was written wrong has been refused without.
     from offload_runtime.models.facts import gather_facts
 
-    is_of_another = any(FACTS[name].source == "machine" for name in from_file)
     with foreign_code(), shown_progress() as advance:
         result = gather_facts(
             _request(options),
             hardware=profile,
-            given={**from_file, **given},
+            given={**joined.facts, **given},
             mode=options["mode"],
-            ask_machine=not is_of_another,
+            ask_machine=not joined.is_of_another,
             progress=advance,
         )
+    if profile is None:
+        result = replace(result, notes=(*joined.notes, *result.notes))
     hardware = options["hardware"] or result.sheet.get("hardware")
     arguments = model_arguments(cast(ShapeOptions, options)) if options["spec"] is not None else []
     named = None if hardware is None else str(hardware)

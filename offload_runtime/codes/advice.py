@@ -26,6 +26,23 @@ CODES = (
         good_example=('# facts.json\n{"pipeline_parallel": 1}\noffload advise --from facts.json'),
     ),
     CodeEntry(
+        "ADV903",
+        "error",
+        "files of facts that do not belong together",
+        "Several --from are facts of one run. The files are results of different models, inputs or devices, or give "
+        "one fact different values; which of them is meant, nobody can know. Of bench and apply of one run, what bench "
+        "timed stands.",
+        "Leave one of the files out.",
+        bad_example=(
+            '# one.json\n{"num_gpus": 8}\n# other.json\n{"num_gpus": 4}\n'
+            "offload advise --from one.json --from other.json"
+        ),
+        good_example=(
+            '# one.json\n{"num_gpus": 8}\n# other.json\n{"pipeline_parallel": 1}\n'
+            "offload advise --from one.json --from other.json"
+        ),
+    ),
+    CodeEntry(
         "ADV910",
         "error",
         "no policy makes the training fit",
@@ -43,5 +60,17 @@ CODES = (
         "Facts that follow from tracing and planning are left unknown; the finding says why.",
         "Make `offload plan` work with the same arguments, or give the facts with --fact.",
         message_example="facts about the model stay unknown: my_model:build cannot be traced with fake tensors",
+    ),
+    CodeEntry(
+        "ADV912",
+        "note",
+        "a result speaks of a machine, which is not taken for this one",
+        "A result of bench or apply names the device that it was measured on, and facts of two machines are not mixed: "
+        "what the result leaves open of its machine stays unknown.",
+        "On the machine that it was measured on, take the rest from `offload facts`, and give it with --fact.",
+        message_example=(
+            "the machine of result.json is taken for another one than this, as a result does not say that it was "
+            "measured here; of the machine it gives pcie_link_width, and this one is not asked for the rest"
+        ),
     ),
 )

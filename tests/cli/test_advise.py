@@ -236,9 +236,26 @@ def test_a_result_of_bench_stands_in_for_its_facts(offload: Offload) -> None:
     finished = offload("advise", "--from", str(result))
     assert finished.exit_code == 0
     assert finished.stdout.startswith("This is the normal price of offloading")
+    assert "ADV912" in finished.stderr
+    assert "is taken for another one than this" in finished.stderr
     refused = offload("advise", "--from", str(evidence / "frontier-llama3-8b-h200.json"))
     assert refused.exit_code == 3
     assert "--fact slowdown=" in refused.stderr
+
+
+def test_files_of_facts_are_joined_and_asked_about_again_together(offload: Offload, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"framework": "deepspeed"}')
+    (tmp_path / "two.json").write_text('{"zero_stage": 3}')
+    (tmp_path / "three.json").write_text('{"zero_stage": 2}')
+    words = [word for name in ("one", "two", "three") for word in ("--from", str(tmp_path / f"{name}.json"))]
+    finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *words[:4])
+    answer = json.loads(finished.stdout)
+    values = {name: fact["value"] for name, fact in answer["data"]["facts"].items()}
+    assert (values["framework"], values["zero_stage"]) == ("deepspeed", 3)
+    assert any(shlex.join(words[:4]) in line for line in answer["next"])
+    refused = offload("advise", *words)
+    assert refused.exit_code == 2
+    assert "zero_stage is 3 in" in refused.stderr
 
 
 def test_one_plan_is_suggested_and_it_carries_the_slowdown_that_is_allowed(offload: Offload) -> None:
