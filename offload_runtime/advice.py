@@ -94,7 +94,7 @@ def _diagnosed(found: Advice, diagnosis: Diagnosis, sheet: FactSheet) -> Advice:
     What became slow by offloading is running: whether it fits is not the question, and offloading more is no answer.
     """
     slow = replace(found, findings=diagnosis.findings)
-    if found.conclusion == "unknown":
+    if found.conclusion == "unknown" and diagnosis.verdict != "unknown":
         return replace(
             slow, conclusion=diagnosis.verdict, summary=diagnosis.summary, missing=diagnosis.missing
         )

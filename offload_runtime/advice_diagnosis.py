@@ -8,16 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from offload_runtime.diagnosis_table import CHECKS, FINDINGS, NORMAL, SLOW, Check
+from offload_runtime.diagnosis_table import CHECKS, FINDINGS, NORMAL, SIGNS, SLOW, Check
 from offload_runtime.fact_sheet import FactSheet, format_fact
 from offload_runtime.facts import FACTS
-from offload_runtime.predicates import comparisons, evaluate
+from offload_runtime.predicates import Predicate, comparisons, evaluate
 
 __all__ = ["DIAGNOSIS_CARD", "Diagnosis", "Found", "diagnose", "found_in", "is_slow", "open_checks"]
 
 DIAGNOSIS_CARD = "diagnose-offload-overhead"
 _MEASURED = ("paired_baseline", "warm_steps_only")
 _MECHANISM_OF = {"deepspeed": "zero_offload"}
+_PRICE_CARD = "offload-optimizer-state"
+# Systems by what they can offload: these say it in facts of their own, the others by their name.
+_WITH_STATE = (None, "zero_offload", "nvme", "megatron-bridge")
+_WITHOUT_STATE = ("activation_hooks", "offload_runtime")
+# Frameworks that name what offloads, as they have one mechanism, or several under the same keys.
+_NAMING = ("deepspeed", "fsdp2", "megatron-bridge")
 _NEXT = (
     "None of the checks explains it. Compare one warm trace of each side, with and without offloading: the rows that "
     "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. Where two things "
@@ -38,39 +44,45 @@ class Found:
 class Diagnosis:
     """Whether offloading makes a run slow (``diagnose``) or does not (``not_slow``), in words and as findings.
 
-    ``missing`` are the facts that open checks lead to.
+    ``missing`` are the facts that open checks lead to. ``unknown``: the facts about it contradict each other.
     """
 
-    verdict: Literal["diagnose", "not_slow"]
+    verdict: Literal["diagnose", "not_slow", "unknown"]
     summary: str
     missing: tuple[str, ...]
     findings: tuple[Found, ...] = ()
 
 
 def is_slow(sheet: FactSheet) -> bool:
-    """Tell whether offloading is on and the step is known to take longer by more than offloading normally costs."""
+    """Tell whether offloading is on and known to cost more than it normally does, by the slowdown or else by a sign."""
     slowdown = _slowdown(sheet)
-    return slowdown is not None and slowdown >= SLOW
+    return bool(_signs(sheet)) if slowdown is None else slowdown >= SLOW
 
 
 def diagnose(sheet: FactSheet) -> Diagnosis | None:
-    """Return what is to be said of a slowdown by offloading; None where none is known."""
+    """Return what is to be said of a slowdown by offloading; None where neither it nor a sign of it is known."""
+    contradiction = _contradiction(sheet)
+    if contradiction is not None:
+        return Diagnosis("unknown", contradiction, ())
     slowdown = _slowdown(sheet)
-    if slowdown is None:
-        return None
-    if slowdown < SLOW:
-        return _not_slow(sheet, slowdown)
+    if not is_slow(sheet):
+        return None if slowdown is None else _not_slow(sheet, slowdown)
     todo, found = open_checks(sheet), found_in(sheet)
-    missing = tuple(name for check in todo for name in check.facts if sheet.get(name) is None)
-    parts = [
-        f"Diagnose why a step takes {slowdown:.4g} times as long as without offloading ({DIAGNOSIS_CARD})."
-    ]
-    if todo:
-        parts.append(f"In this order: {'; then '.join(check.name for check in todo)}.")
+    missing = _missing(sheet, todo)
+    parts = [_question(sheet, slowdown)]
     if found:
         so_far = " so far" if todo else ""
         parts.append(f"Found{so_far}: {'; '.join(f'{each.finding} ({each.because})' for each in found)}.")
-    elif not todo:
+        if slowdown is None:
+            parts.append(f"First fix: {found[0].fixes[0]}.")
+    price = _price(sheet)
+    if price is not None:
+        parts.append(price)
+    if _is_unnamed(sheet):
+        parts.append("Name what offloads (offload_mechanism): the fixes hang on it.")
+    if todo:
+        parts.append(f"In this order: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
+    elif not found:
         parts.append(f"{_NEXT}.")
     return Diagnosis("diagnose", " ".join(parts), missing, found)
 
@@ -87,7 +99,7 @@ def found_in(sheet: FactSheet) -> tuple[Found, ...]:
         Found(
             finding.name,
             ", ".join(_known(sheet, each.fact) for each in comparisons(finding.sign)),
-            finding.fixes_for(system),
+            finding.fixes_for(system, facts),
         )
         for finding in FINDINGS
         if evaluate(finding.sign, facts) is True
@@ -96,8 +108,10 @@ def found_in(sheet: FactSheet) -> tuple[Found, ...]:
 
 def _is_open(check: Check, sheet: FactSheet) -> bool:
     facts = sheet.values
-    if check.only_for is not None and evaluate(check.only_for, facts) is not True:
-        return False
+    if check.only_for is not None:
+        applies = evaluate(check.only_for, facts)
+        if applies is False or (applies is None and not _may_use_disk(sheet)):
+            return False
     if any(evaluate(settled, facts) is True for settled in check.settled_by):
         return False
     return any(
@@ -105,17 +119,107 @@ def _is_open(check: Check, sheet: FactSheet) -> bool:
     )
 
 
+def _question(sheet: FactSheet, slowdown: float | None) -> str:
+    if slowdown is not None:
+        what = f"why a step takes {slowdown:.4g} times as long as without offloading"
+    else:
+        known = {each.fact: None for sign in _signs(sheet) for each in comparisons(sign)}
+        what = f"what a step that offloads waits for, {', '.join(_known(sheet, name) for name in known)}"
+    return f"Diagnose {what} ({DIAGNOSIS_CARD})."
+
+
+def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
+    """Return the unknown facts that the diagnosis and its fixes hang on: what offloads, the checks, what is off."""
+    names = ["offload_mechanism"] if _is_unnamed(sheet) else []
+    names += [name for check in todo for name in check.facts if sheet.get(name) is None]
+    if _slowdown(sheet) is None:
+        names.append("slowdown")
+    if _may_use_disk(sheet) and not _is_unnamed(sheet):
+        names.append("offload_mechanism")
+    system = _system(sheet)
+    if system in _WITH_STATE:
+        names += ["optimizer_offload", "parameter_offload"]
+        if sheet.get("optimizer_offload") is not False and system != "nvme":
+            names.append("offload_fraction")
+    return tuple(name for name in names if sheet.get(name) in (None, "unknown"))
+
+
 def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
     """Say that what was measured is no slowdown to diagnose, as far as it was measured well."""
     open_ones = tuple(name for name in _MEASURED if sheet.get(name) is not True)
     measured = f"a step takes {slowdown:.4g} times as long as without offloading"
-    if slowdown < NORMAL:
+    if slowdown < 1 / NORMAL:
+        summary = f"The step is faster with offloading: {measured}."
+        if slowdown > 0:
+            summary += (
+                " slowdown is the step with offloading over that without; if it was taken the other way round, give "
+                f"--fact slowdown={1 / slowdown:.4g}."
+            )
+    elif slowdown < NORMAL:
         summary = f"Offloading is not the cause of a slow step: {measured}, and the medians are close. Look elsewhere."
+    elif sheet.get("optimizer_offload") is True:
+        summary = (
+            f"This is little for the optimizer's state on the host: {measured}. What that cost elsewhere, by share: "
+            f"offload skills show {_PRICE_CARD}. Take it, or offload less."
+        )
     else:
         summary = f"This is the normal price of offloading: {measured}. Take it, or offload less."
+        if _system(sheet) not in _WITHOUT_STATE:
+            summary += f" Optimizer state on the host costs more: offload skills show {_PRICE_CARD}."
     if open_ones:
         summary += f" That holds if both were measured in a pair and warm ({', '.join(open_ones)})."
     return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
+
+
+def _price(sheet: FactSheet) -> str | None:
+    """Point to what optimizer offload costs where nothing is wrong; the numbers stand in its skill alone."""
+    if sheet.get("optimizer_offload") is not True:
+        return None
+    share = sheet.number("offload_fraction")
+    at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
+    return (
+        f"The optimizer's state is on the host, and this may be its price: compare with the published times at {at}, "
+        f"offload skills show {_PRICE_CARD}, and lower the share if that is all it is."
+    )
+
+
+def _contradiction(sheet: FactSheet) -> str | None:
+    """Name what says that nothing is offloaded beside a slowdown by offloading; None where nothing does."""
+    slowdown = sheet.number("slowdown")
+    if slowdown is None or slowdown < NORMAL or sheet.get("offload_enabled") is not False:
+        return None
+    fact = "offload_mechanism" if sheet.get("offload_mechanism") == "none" else "offload_enabled"
+    return (
+        f"{_known(sheet, fact)} says that nothing is offloaded, and slowdown {slowdown:.4g} is a step with offloading "
+        "over one without: one of the two is wrong. If something is offloaded, name it (offload_mechanism); if "
+        "nothing is, offloading does not make the step slow, and slowdown is not this ratio."
+    )
+
+
+def _signs(sheet: FactSheet) -> tuple[Predicate, ...]:
+    if sheet.get("offload_enabled") is not True:
+        return ()
+    return tuple(sign for sign in SIGNS if evaluate(sign, sheet.values) is True)
+
+
+def _is_named(sheet: FactSheet) -> bool:
+    return sheet.get("offload_mechanism") not in (None, "unknown")
+
+
+def _is_unnamed(sheet: FactSheet) -> bool:
+    """Tell whether neither the mechanism is known nor a framework that has one."""
+    return not _is_named(sheet) and sheet.get("framework") not in _NAMING
+
+
+def _may_use_disk(sheet: FactSheet) -> bool:
+    """Tell whether a disk may be what is offloaded to, as nothing that is known says which device is."""
+    is_settled = _is_named(sheet) or sheet.get("offload_device") is not None
+    return not is_settled and sheet.get("framework") not in ("fsdp2", "megatron-bridge")
+
+
+def _in_words(check: Check, sheet: FactSheet) -> str:
+    is_sure = check.only_for is None or evaluate(check.only_for, sheet.values) is True
+    return check.name if is_sure else f"{check.name}, if one is used"
 
 
 def _slowdown(sheet: FactSheet) -> float | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offload_runtime.predicates import AnyOf, Comparison, Predicate
+from offload_runtime.predicates import AllOf, AnyOf, Comparison, Predicate, Scalar, evaluate
 
-__all__ = ["CHECKS", "FINDINGS", "NORMAL", "SLOW", "Check", "Finding"]
+__all__ = ["CHECKS", "FINDINGS", "NORMAL", "SIGNS", "SLOW", "Check", "Finding", "Fix"]
 
 NORMAL, SLOW = 1.05, 1.2
 """Below the first, offloading is no cause; from the second on a step is longer than offloading normally makes it."""
 
 LARGE = 0.2
+FULL = 0.02
 _NVME = AnyOf((Comparison("offload_mechanism", "is", "nvme"), Comparison("offload_device", "is", "nvme")))
 
 
@@ -54,24 +55,84 @@ CHECKS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """One thing to change; where ``unless`` holds it is done already or there is nothing to change."""
+
+    text: str
+    unless: Predicate
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a check can find: the sign of it in facts, and the fixes, each before the next.
 
     ``fixes`` hold for any system; those in ``by_system`` go before them. A system is a value of ``offload_mechanism``,
-    or of ``framework`` where that has several mechanisms.
+    or of ``framework`` where that has several mechanisms. At least one of ``fixes`` is without a condition.
     """
 
     name: str
     sign: Predicate
-    fixes: tuple[str, ...]
-    by_system: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fixes: tuple[str | Fix, ...]
+    by_system: Mapping[str, tuple[str | Fix, ...]] = field(default_factory=dict)
 
-    def fixes_for(self, system: str | None) -> tuple[str, ...]:
-        """Return the fixes for a run that ``system`` offloads, in order; None: it is not known which does."""
-        return (*self.by_system.get(system or "", ()), *self.fixes)
+    def fixes_for(self, system: str | None, facts: Mapping[str, Scalar]) -> tuple[str, ...]:
+        """Return the fixes that ``facts`` leave for a run that ``system`` offloads; None: not known which does."""
+        return tuple(
+            fix.text if isinstance(fix, Fix) else fix
+            for fix in (*self.by_system.get(system or "", ()), *self.fixes)
+            if not (isinstance(fix, Fix) and evaluate(fix.unless, facts) is True)
+        )
 
+
+_NO_PARAMETERS = Comparison("parameter_offload", "is", False)
+_NO_OPTIMIZER = Comparison("optimizer_offload", "is", False)
+_ACTIVATIONS_ALONE = Comparison("offload_mechanism", "in", ("activation_hooks", "offload_runtime"))
+_LOWER_RATIO = Fix(
+    "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
+    unless=AnyOf((_NO_OPTIMIZER, Comparison("zero_stage", "lt", 3))),
+)
+_PARAMETERS_BACK = (
+    Fix(
+        "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
+        unless=_NO_PARAMETERS,
+    ),
+)
+_LESS_BY_SYSTEM: Mapping[str, tuple[str | Fix, ...]] = {
+    "offload_runtime": (
+        "a lower limits.budget, the rest recomputed: offload skills show tune-activation-offload",
+    ),
+    "zero_offload": (*_PARAMETERS_BACK, _LOWER_RATIO),
+    "nvme": _PARAMETERS_BACK,
+    "fsdp1": ("CPUOffload off, parameters sharded on the device, where they fit",),
+    "fsdp2": ("offload_policy OffloadPolicy for as many modules as fit, CPUOffloadPolicy for the rest",),
+    "megatron-bridge": (
+        Fix(
+            "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
+            unless=AnyOf((_NO_OPTIMIZER, Comparison("offload_overlap", "is", True))),
+        ),
+        Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER),
+    ),
+}
+_STALLS = AllOf(
+    (Comparison("gpu_utilization", "lt", 0.5), Comparison("memory_headroom_fraction", "ge", LARGE))
+)
+SIGNS: tuple[Predicate, ...] = (
+    _STALLS,
+    Comparison("exposed_copy_fraction", "ge", LARGE),
+    Comparison("pageable_fraction", "gt", 0),
+    Comparison("cpu_step_fraction", "ge", LARGE),
+)
+"""Each a reason to diagnose a run that offloads though nobody measured how much longer its step takes."""
 
 FINDINGS = (
+    Finding(
+        "device memory is full at the peak",
+        Comparison("memory_headroom_fraction", "lt", FULL),
+        (
+            "a smaller micro-batch, or fewer live parameters",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments",
+        ),
+    ),
     Finding(
         "the process runs on another NUMA node than its GPU",
         Comparison("numa_local", "is", False),
@@ -82,25 +143,19 @@ FINDINGS = (
         },
     ),
     Finding(
-        "device memory is full at the peak",
-        Comparison("memory_headroom_fraction", "lt", 0.02),
-        (
-            "a smaller micro-batch, or fewer live parameters",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments",
-        ),
-    ),
-    Finding(
         "copies are pageable",
         Comparison("pageable_fraction", "gt", 0),
         ("pin the host memory that is copied from and to",),
         {
             "activation_hooks": ("torch.autograd.graph.save_on_cpu(pin_memory=True); its default is False",),
             "zero_offload": (
-                "zero_optimization.offload_optimizer.pin_memory: true",
-                "zero_optimization.offload_param.pin_memory: true",
+                Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
+                Fix("zero_optimization.offload_param.pin_memory: true", unless=_NO_PARAMETERS),
             ),
             "fsdp2": ("CPUOffloadPolicy(pin_memory=True)",),
-            "megatron-bridge": ("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true",),
+            "megatron-bridge": (
+                Fix("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true", unless=_NO_OPTIMIZER),
+            ),
             "offload_runtime": ("not this package's copies, which are pinned: look for what else copies",),
         },
     ),
@@ -111,7 +166,8 @@ FINDINGS = (
             "save_on_cpu(pin_memory=True), if it is not: a pageable copy also makes the host wait",
             "replace the hooks: save_on_cpu copies on the stream that computes, pinned or not, so that nothing "
             'overlaps; torch.compile(model, backend="offload", options={"policy": "balanced"}) copies on a stream of '
-            "its own, and offload bench balanced --peer save-on-cpu --model MODEL measures both",
+            "its own. Both over the step without offloading: offload bench balanced --peer eager --peer save-on-cpu "
+            "--baseline eager --mode inductor --optimizer adamw --model MODEL",
         ),
     ),
     Finding(
@@ -123,38 +179,26 @@ FINDINGS = (
         "compute waits for copies",
         Comparison("exposed_copy_fraction", "ge", LARGE),
         (
-            "move less: recompute activations instead, optimizer state before parameters",
-            "a larger batch or longer sequences, which compute more for each byte of state that is moved",
+            "move less: recompute activations instead",
+            Fix(
+                "optimizer state off the device before parameters",
+                unless=AnyOf((_NO_PARAMETERS, _ACTIVATIONS_ALONE)),
+            ),
+            Fix(
+                "a larger batch or longer sequences, which compute more for each byte of state that is moved",
+                unless=AnyOf((Comparison("memory_headroom_fraction", "lt", FULL), _ACTIVATIONS_ALONE)),
+            ),
         ),
-        {
-            "offload_runtime": (
-                "a lower limits.budget, the rest recomputed: offload skills show tune-activation-offload",
-            ),
-            "zero_offload": (
-                "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
-            ),
-            "fsdp1": ("CPUOffload off, parameters sharded on the device, where they fit",),
-            "fsdp2": (
-                "offload_policy OffloadPolicy for as many modules as fit, CPUOffloadPolicy for the rest",
-            ),
-            "megatron-bridge": (
-                "optimizer.overlap_cpu_optimizer_d2h_h2d: true, then a lower optimizer.optimizer_offload_fraction",
-            ),
-        },
+        _LESS_BY_SYSTEM,
     ),
     Finding(
         "the optimizer's step on the CPU is long",
         Comparison("cpu_step_fraction", "ge", LARGE),
         ("fewer offloaded states", "more cores for each rank"),
         {
-            "zero_offload": (
-                "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
-            ),
+            "zero_offload": (_LOWER_RATIO,),
             "fsdp2": ("no share can be set: CPUOffloadPolicy (offload_policy) for fewer modules",),
-            "megatron-bridge": (
-                "a lower optimizer.optimizer_offload_fraction",
-                "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
-            ),
+            "megatron-bridge": (*reversed(_LESS_BY_SYSTEM["megatron-bridge"]),),
         },
     ),
     Finding(
@@ -172,8 +216,21 @@ FINDINGS = (
         {
             "nvme": (
                 "aio.queue_depth and aio.block_size higher",
-                "zero_optimization.offload_optimizer.pipeline_read: true and pipeline_write: true",
+                Fix(
+                    "zero_optimization.offload_optimizer.pipeline_read: true and pipeline_write: true",
+                    unless=_NO_OPTIMIZER,
+                ),
             )
         },
+    ),
+    # A symptom: what a check has found to be the cause is fixed before it.
+    Finding(
+        "the GPU waits while its memory is free, the signature of offload stalls",
+        _STALLS,
+        (
+            "put back on the device what the free memory holds, then measure the pair again",
+            "the share of copies and that of the optimizer's step on the CPU say what is left to wait for",
+        ),
+        _LESS_BY_SYSTEM,
     ),
 )

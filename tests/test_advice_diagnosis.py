@@ -11,7 +11,8 @@ from offload_runtime.advice_diagnosis import found_in, is_slow, open_checks
 from offload_runtime.card import Card
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
-from offload_runtime.diagnosis_table import CHECKS, FINDINGS
+from offload_runtime.cli.command_lookup import command_problem
+from offload_runtime.diagnosis_table import CHECKS, FINDINGS, SIGNS, Fix
 from offload_runtime.errors import UsageError
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
@@ -104,7 +105,9 @@ def test_a_slowdown_by_itself_says_that_something_is_offloaded(more: dict[str, S
     found = advice({"slowdown": 3.0, **more})
     assert found.conclusion == "diagnose"
     assert found.summary.startswith("Diagnose why a step takes 3 times as long")
-    assert found.missing[0] == "paired_baseline"
+    named = ("offload_mechanism",) if not more else ()
+    assert found.missing[: len(named) + 1] == (*named, "paired_baseline")
+    assert ("Name what offloads (offload_mechanism)" in found.summary) is (not more)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +135,13 @@ CLEAN: dict[str, Scalar] = {
     "pcie_link_width": 16,
     "host_cpu_fraction": 0.3,
     "cpu_step_fraction": 0.1,
+    "offload_device": "cpu",
 }
 
 
 def test_checks_that_found_nothing_are_said_to_explain_nothing_and_no_more_is_offloaded() -> None:
-    found = advice({**CLEAN, "fits": False, "resident_fits": True, "floor_fits": True})
+    fsdp: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "fsdp1"}
+    found = advice({**fsdp, "fits": False, "resident_fits": True, "floor_fits": True})
     assert "None of the checks explains it. Compare one warm trace of each side" in found.summary
     assert (found.findings, found.order, found.missing) == ((), (), ())
 
@@ -195,6 +200,197 @@ def test_hooks_are_a_finding_before_anything_is_measured() -> None:
     assert 'backend="offload"' in found.findings[0].fixes[1]
 
 
+def test_every_finding_has_a_fix_whatever_is_known() -> None:
+    assert [each.name for each in FINDINGS if not any(isinstance(fix, str) for fix in each.fixes)] == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "impossible"),
+    [
+        (
+            {"exposed_copy_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
+            "offload_param",
+        ),
+        (
+            {"pageable_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
+            "offload_param",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload", "zero_stage": 2},
+            "offload_optimizer.ratio",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge", "offload_overlap": True},
+            "overlap_cpu_optimizer_d2h_h2d",
+        ),
+        ({"exposed_copy_fraction": 0.5, "memory_headroom_fraction": 0.01}, "a larger batch"),
+        ({"exposed_copy_fraction": 0.5, "offload_mechanism": "offload_runtime"}, "optimizer state"),
+    ],
+    ids=str,
+)
+def test_a_fix_that_the_facts_leave_nothing_to_do_is_not_named(
+    facts: dict[str, Scalar], impossible: str
+) -> None:
+    def named(known: dict[str, Scalar]) -> bool:
+        return any(
+            impossible in fix for found in found_in(sheet_of({**CLEAN, **known})) for fix in found.fixes
+        )
+
+    last = list(facts)[-1]
+    assert named({name: value for name, value in facts.items() if name != last})
+    assert not named(facts)
+
+
+def test_full_memory_is_fixed_before_anything_else() -> None:
+    found = advice({**PROVEN, "numa_local": False, "memory_headroom_fraction": 0.01})
+    assert [each.finding for each in found.findings] == [
+        "device memory is full at the peak",
+        "the process runs on another NUMA node than its GPU",
+    ]
+    assert FINDINGS[0].name == found.findings[0].finding
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked", "not_asked"),
+    [
+        (
+            {"slowdown": 3.0},
+            {
+                "offload_mechanism",
+                "optimizer_offload",
+                "parameter_offload",
+                "offload_fraction",
+                "nvme_read_gbps",
+            },
+            set(),
+        ),
+        (
+            {"slowdown": 3.0, "offload_mechanism": "unknown"},
+            {"offload_mechanism", "nvme_read_gbps"},
+            set(),
+        ),
+        (
+            {"slowdown": 3.0, "framework": "deepspeed"},
+            {"offload_mechanism", "optimizer_offload", "nvme_read_gbps"},
+            set(),
+        ),
+        (
+            {"slowdown": 3.0, "offload_mechanism": "zero_offload", "optimizer_offload": False},
+            {"parameter_offload"},
+            {"offload_mechanism", "offload_fraction", "optimizer_offload", "nvme_read_gbps"},
+        ),
+        (
+            {"slowdown": 3.0, "offload_mechanism": "activation_hooks"},
+            {"paired_baseline"},
+            {"offload_mechanism", "optimizer_offload", "parameter_offload", "nvme_read_gbps"},
+        ),
+    ],
+    ids=str,
+)
+def test_what_offloads_and_what_of_the_state_is_asked_for(
+    facts: dict[str, Scalar], asked: set[str], not_asked: set[str]
+) -> None:
+    found = advice(facts)
+    assert asked <= set(found.missing)
+    assert not not_asked & set(found.missing)
+    assert ("the disk by itself, if one is used" in found.summary) is ("nvme_read_gbps" in asked)
+
+
+@pytest.mark.parametrize(
+    ("facts", "finding", "fix"),
+    [
+        (
+            {"gpu_utilization": 0.35, "memory_headroom_fraction": 0.5, "offload_mechanism": "fsdp2"},
+            "the GPU waits while its memory is free, the signature of offload stalls",
+            "offload_policy OffloadPolicy for as many modules as fit",
+        ),
+        (
+            {"offload_mechanism": "offload_runtime", "stall_ms": 300.0, "offload_step_ms": 900.0},
+            "compute waits for copies",
+            "a lower limits.budget",
+        ),
+        (
+            {"offload_mechanism": "fsdp2", "pageable_fraction": 0.4},
+            "copies are pageable",
+            "CPUOffloadPolicy(pin_memory=True)",
+        ),
+        (
+            {"offload_mechanism": "fsdp2", "cpu_step_fraction": 0.4},
+            "the optimizer's step on the CPU is long",
+            "no share can be set",
+        ),
+    ],
+    ids=str,
+)
+def test_a_sign_of_stalls_is_diagnosed_without_a_slowdown(
+    card: Card, facts: dict[str, Scalar], finding: str, fix: str
+) -> None:
+    found = advice(facts)
+    assert found.conclusion == "diagnose"
+    assert found.summary.startswith("Diagnose what a step that offloads waits for, ")
+    assert finding in found.summary
+    assert f"First fix: {fix}" in found.summary
+    assert "slowdown" in found.missing
+    assert "out_of_memory" not in found.missing
+    assert is_slow(sheet_of(facts))
+    assert verdict(card, dict(sheet_of(facts).values)).applies is True
+    assert not is_slow(sheet_of({**facts, "offload_mechanism": "none"}))
+    assert not is_slow(sheet_of({**facts, "slowdown": 1.0}))
+
+
+def test_every_sign_is_a_reason_of_the_card(card: Card) -> None:
+    reasons = [set(comparisons(condition.when)) for condition in card.enable_when if condition.when]
+    assert all(any(set(comparisons(sign)) <= reason for reason in reasons) for sign in SIGNS)
+
+
+def test_a_step_that_is_shorter_with_offloading_may_be_a_ratio_the_other_way_round() -> None:
+    found = advice({"slowdown": 0.3})
+    assert found.summary.startswith("The step is faster with offloading: a step takes 0.3 times as long")
+    assert "give --fact slowdown=3.333" in found.summary
+    assert "medians are close" not in found.summary
+    assert "medians are close" in advice({"slowdown": 0.97}).summary
+    assert "the other way round" not in advice({"slowdown": 0.0}).summary
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ({"offload_mechanism": "none"}, "offload_mechanism none"),
+        ({"offload_enabled": False}, "offload_enabled"),
+    ],
+    ids=str,
+)
+def test_a_slowdown_of_nothing_is_a_contradiction(facts: dict[str, Scalar], named: str) -> None:
+    found = advice({**facts, "slowdown": 3.0})
+    assert found.summary.startswith(named)
+    assert "says that nothing is offloaded, and slowdown 3 is" in found.summary
+    assert (found.conclusion, found.findings) == ("unknown", ())
+    assert "out_of_memory" in found.missing
+    assert "says that nothing is offloaded" not in advice({**facts, "slowdown": 1.0}).summary
+
+
+def test_the_optimizer_s_state_on_the_host_has_a_price_of_its_own() -> None:
+    on: dict[str, Scalar] = {"optimizer_offload": True}
+    skill = "offload skills show offload-optimizer-state"
+    slow = advice({"slowdown": 1.9, "offload_fraction": 0.25, **on}).summary
+    assert "this may be its price" in slow
+    assert f"offload_fraction 0.25, {skill}" in slow
+    little = advice({"slowdown": 1.1, **on}).summary
+    assert little.startswith("This is little for the optimizer's state on the host")
+    assert skill in little
+    assert skill in advice({"slowdown": 1.1}).summary
+    assert skill not in advice({"slowdown": 1.1, "offload_mechanism": "offload_runtime"}).summary
+    assert "price" not in advice({"slowdown": 1.9, "optimizer_offload": False}).summary
+    assert skill.rpartition(" ")[2] in {each.name for each in list_skills()}
+
+
+def test_the_command_for_hooks_compares_with_the_step_without_offloading() -> None:
+    (found,) = found_in(sheet_of({"slowdown": 3.0, "offload_mechanism": "activation_hooks"}))
+    (command,) = re.findall(r"offload bench .*", found.fixes[1])
+    assert command_problem(command) is None
+    assert "--peer save-on-cpu --baseline eager" in command
+
+
 def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
     nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme"}
     assert "In this order: the disk by itself." in advice(nvme).summary
@@ -205,7 +401,12 @@ def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
 
 def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:
     known = {setting.key for target in EXPORT_TARGETS for setting in load_target(target).settings}
-    fixes = [fix for finding in FINDINGS for fixes in finding.by_system.values() for fix in fixes]
+    fixes = [
+        fix.text if isinstance(fix, Fix) else fix
+        for finding in FINDINGS
+        for fixes in finding.by_system.values()
+        for fix in fixes
+    ]
     keys = {
         key
         for fix in fixes
