@@ -10,7 +10,6 @@ from typing import IO
 import click
 
 from offload_runtime.cli.outcome import Outcome, to_json
-from offload_runtime.cli.streams import discard
 from offload_runtime.diagnostics import render_diagnostic
 from offload_runtime.errors import Diagnostic
 
@@ -19,8 +18,6 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 def emit(command: str, outcome: Outcome, output_format: str, sources: Mapping[str, str]) -> None:
     """Print the outcome; a format that no command has falls back to text (click has refused it).
-
-    Raises OSError where stdout takes no data; a stderr that takes none is passed over.
 
     `sources` holds the text behind diagnostics that point at no file, such as `--set`.
     """
@@ -58,16 +55,8 @@ def _emit_text(outcome: Outcome, sources: Mapping[str, str]) -> None:
 
 
 def _echo(text: str, stream: IO[str]) -> None:
-    if not text:
-        return
-    try:
+    if text:
         click.echo(text, file=stream, color=use_color(stream))
-    except BrokenPipeError:
-        raise
-    except OSError:
-        if stream is not sys.stderr:
-            raise
-        discard(stream)  # there is no one left to tell; the exit code still says how it went
 
 
 def _colored(diagnostic: Diagnostic, stream: IO[str], sources: Mapping[str, str]) -> str:

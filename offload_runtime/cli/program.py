@@ -8,7 +8,6 @@ Nothing else in the package exits, prints a traceback or chooses an exit code fo
 from __future__ import annotations
 
 import importlib
-import io
 import itertools
 import os
 import shlex
@@ -23,7 +22,7 @@ import click
 from offload_runtime import __version__
 from offload_runtime.cli.emit import emit
 from offload_runtime.cli.outcome import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Outcome
-from offload_runtime.cli.streams import discard, open_closed_streams
+from offload_runtime.cli.streams import UnwrittenError, discard, guard_streams, open_closed_streams
 from offload_runtime.cli.usage import usage_outcome
 from offload_runtime.errors import Diagnostic, OffloadError
 from offload_runtime.overrides import OVERRIDE_FILE
@@ -108,10 +107,7 @@ def program() -> None:
 def main() -> None:
     """Run the command line on the process's arguments and exit."""
     open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A locale without some character of a file's name must not turn a finding into a crash.
-            stream.reconfigure(errors="backslashreplace")
+    guard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -124,14 +120,14 @@ def run(args: Sequence[str]) -> int:
     try:
         try:
             return _answer(args, _outcome(args), output_format)
-        except BrokenPipeError:
+        except UnwrittenError:
             raise
         except Exception as error:  # noqa: BLE001 - the outermost boundary: a user never sees a traceback
             return _answer(args, _bug(error), "json" if output_format == "json" else "text")
-    except BrokenPipeError:
-        # The reader went away (`| head`). Nothing more can be said, and flushing at exit must not fail.
-        discard(sys.stdout)
-        return 128 + signal.SIGPIPE
+    except UnwrittenError as error:
+        return _unwritten(error)
+    except SystemExit as asked:  # click ends the process itself where a shell asks it for completions
+        return asked.code if isinstance(asked.code, int) else EXIT_OK
 
 
 def _outcome(args: Sequence[str]) -> Outcome | None:
@@ -164,20 +160,17 @@ def _answer(args: Sequence[str], outcome: Outcome | None, output_format: str) ->
         return EXIT_OK
     # Findings about an override name `--set` as their file and its number as their line.
     sources = {OVERRIDE_FILE: "\n".join(_values(args, "--set"))}
-    try:
-        emit(_command_name(args), outcome, output_format, sources)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return _unwritten(error)
+    emit(_command_name(args), outcome, output_format, sources)
+    sys.stdout.flush()
     return outcome.exit_code
 
 
-def _unwritten(error: OSError) -> int:
-    """Say on stderr that stdout took no data."""
-    discard(sys.stdout)
-    message = f"stdout cannot be written: {error.strerror or error}"
+def _unwritten(error: UnwrittenError) -> int:
+    """Say on stderr that stdout took no data; nothing where its reader went away (`| head`)."""
+    discard(sys.stdout)  # what it holds still must not fail again when it is flushed at exit
+    if error.is_reader_gone:
+        return 128 + signal.SIGPIPE
+    message = f"stdout cannot be written: {error.reason}"
     hint = "make room on the disk, or send stdout where it can be written"
     emit("", Outcome(diagnostics=(Diagnostic("CLI691", "error", message, hint=hint),)), "text", {})
     return EXIT_FAILED

@@ -195,11 +195,12 @@ def test_a_pipe_sees_no_colour() -> None:
     assert "\x1b" not in finished.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
+@pytest.mark.parametrize("arguments", ["list op-classes", "--help", "list --help", "--version"])
+def test_a_reader_that_goes_away_is_no_error_of_ours(arguments: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     finished = subprocess.run(
-        [*OFFLOAD, "list", "op-classes"],
+        [*OFFLOAD, *arguments.split()],
         stdout=writer,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -213,7 +214,18 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
-@pytest.mark.parametrize("arguments", ["list op-classes", "list op-classes --format json", "codes CLI000"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "list op-classes",
+        "list op-classes --format json",
+        "validate policies --format sarif",
+        "--help",
+        "list --help",
+        "--version",
+        "codes CLI000",
+    ],
+)
 def test_a_stdout_that_takes_no_data_is_one_finding(redirection: str, arguments: str) -> None:
     """A command that has nothing for stdout keeps its own answer."""
     finished = _in_a_shell(f"{arguments} {redirection}")
@@ -229,8 +241,19 @@ def test_a_stderr_that_takes_no_data_leaves_the_exit_code(redirection: str) -> N
     assert _in_a_shell(f"codes CLI000 {redirection}").returncode == 2
 
 
-def _in_a_shell(arguments: str) -> subprocess.CompletedProcess[str]:
-    command = f"{shlex.join(OFFLOAD)} {arguments}"
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize(("redirection", "exit_code"), [("", 0), (">/dev/full", 5)])
+def test_completions_are_written_or_said_not_to_be(redirection: str, exit_code: int) -> None:
+    asked = "COMP_WORDS='offload va' COMP_CWORD=1 _OFFLOAD_COMPLETE=bash_complete"
+    finished = _in_a_shell(redirection, before=asked)
+    assert finished.returncode == exit_code
+    assert ("validate" in finished.stdout) is (exit_code == 0)
+    assert finished.stderr.startswith("CLI691 ") is (exit_code == 5)
+    assert "Traceback" not in finished.stderr
+
+
+def _in_a_shell(arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = f"{before} {shlex.join(OFFLOAD)} {arguments}"
     return subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
