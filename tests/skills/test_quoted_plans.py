@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from offload_runtime.hardware import load_hardware
+from offload_runtime.offload_options import ladder
+from offload_runtime.training_state import TrainingShape
 from offload_runtime.units import format_size_short
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +68,20 @@ def test_what_the_lora_example_costs_is_the_contention_that_its_profile_assumes(
     copies_ms = moved / link.d2h_bytes_per_ms + moved / link.h2d_bytes_per_ms
     cost_ms = tight["policy"]["step_ms"] - tight["baseline"]["step_ms"]
     assert cost_ms == pytest.approx(copies_ms * link.contention, rel=0.1)
+
+
+def test_what_the_step_of_the_8b_on_the_cpu_costs_follows_from_the_plan_and_its_profile() -> None:
+    """The times of the ladder that `plan --why` prints, beside the forward and backward of the quoted plan."""
+    baseline_ms = PLANS["adamw-77gib"]["baseline"]["step_ms"]
+    shape = TrainingShape(8_030_261_248, master_weights=False)
+    (state, *_) = ladder(shape, load_hardware("h100-sxm"))
+    assert state.cpu_ms is not None
+    hidden = (baseline_ms + state.cpu_ms) / baseline_ms
+    exposed = (baseline_ms + state.cpu_ms + state.link_ms) / baseline_ms
+    text = " ".join((ROOT / "skills/offload-optimizer-state/SKILL.md").read_text().split())
+    assert f"takes 8.03 / 4.6 = {state.cpu_ms / 1000:.1f} s" in text
+    assert f"{state.d2h_ms / 1000:.1f} s each at 55 GB/s" in text
+    assert (
+        f"on `h100-sxm` ({baseline_ms / 1000:.2f} s) {hidden:.1f} times as long where the copies are hidden, "
+        f"{exposed:.1f} where they are exposed" in text
+    )
