@@ -54,7 +54,7 @@ def arithmetic_sections(arithmetic: OffloadArithmetic) -> tuple[ArithmeticSectio
     return (
         ArithmeticSection("memory tiers", tuple(_tier_lines(arithmetic.hardware))),
         ArithmeticSection("what training holds on one rank", tuple(_state_lines(arithmetic))),
-        ArithmeticSection("the window that hides copies", tuple(_window_lines(arithmetic))),
+        ArithmeticSection("what hides copies", tuple(_window_lines(arithmetic))),
         ArithmeticSection("what can leave, in order", tuple(_ladder_lines(arithmetic))),
         ArithmeticSection("what should leave", tuple(_choice_lines(arithmetic.choice))),
     )
@@ -164,10 +164,24 @@ def _window_lines(arithmetic: OffloadArithmetic) -> Iterator[ArithmeticLine]:
             "GiB",
             f"{key}; more than that stalls the step",
         )
-    yield ArithmeticLine(
-        "activations that leave for free",
-        f"{link.d2h_bytes_per_ms / 1e6:g} GB/s x {_ms(step_ms)} / 3",
-        None if step_ms is None else link.d2h_bytes_per_ms * step_ms * FORWARD_SHARE / GIB,
+    yield _window_line(arithmetic, link.d2h_bytes_per_ms)
+
+
+def _window_line(arithmetic: OffloadArithmetic, rate: float) -> ArithmeticLine:
+    """Say what leaves for free: the plan's own figure after a plan, a third of the step's time without."""
+    label, step_ms, demand = "activations that leave for free", arithmetic.step_ms, arithmetic.demand
+    if demand is not None and demand.window_ms is not None:
+        return ArithmeticLine(
+            label,
+            f"{rate / 1e6:g} GB/s x {_ms(demand.window_ms)}",
+            rate * demand.window_ms / GIB,
+            "GiB",
+            "predicted by the plan: from the first saved byte to the peak",
+        )
+    return ArithmeticLine(
+        label,
+        f"{rate / 1e6:g} GB/s x {_ms(step_ms)} / 3",
+        None if step_ms is None else rate * step_ms * FORWARD_SHARE / GIB,
         "GiB",
         "they leave in forward, a third of a step's compute",
     )
@@ -208,7 +222,7 @@ def _ladder_lines(arithmetic: OffloadArithmetic) -> Iterator[ArithmeticLine]:
         yield _link_line(hardware, measure)
         if step_ms is not None:
             yield ArithmeticLine(
-                f"{words}: copies against the window",
+                f"{words}: copies against the step",
                 f"{_ms(measure.link_ms)} / {_ms(step_ms)}",
                 measure.link_ms / step_ms if step_ms else None,
                 "times",
@@ -246,7 +260,8 @@ def _mixed_line(shape: TrainingShape) -> Iterator[ArithmeticLine]:
         f"{mixed.optimizer_state / moved:.3g} freed for each byte moved",
         rank_state(replace(shape, master_weights=True)).optimizer_state / GIB,
         "GiB",
-        f"as mixed precision keeps it; the line above is all in {shape.parameter_dtype}, as plan and apply train",
+        f"as mixed precision keeps it (plan --master-weights); the line above is all in {shape.parameter_dtype}, "
+        "as apply trains",
     )
 
 

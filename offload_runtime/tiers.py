@@ -29,7 +29,8 @@ class DeviceDemand:
 
     ``limit_bytes`` is what the step may take, called ``limit_name``; ``peak_bytes`` what it takes without a policy.
     ``floor_bytes`` is what no fate of activations gets below: the optimizer's step, or the least that was planned.
-    ``host_limit_bytes`` may be pinned, None where nobody knows.
+    ``host_limit_bytes`` may be pinned, None where nobody knows. ``window_ms`` is the time from the first saved byte to
+    that peak, in which copies to the host are free.
     """
 
     limit_bytes: int
@@ -37,6 +38,7 @@ class DeviceDemand:
     peak_bytes: int
     floor_bytes: int
     host_limit_bytes: int | None
+    window_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def worked_example() -> OffloadArithmetic:
         ("what a step can hide, host to device", 8 * GB / GIB, "GiB"),
         ("optimizer state: freed", 120 * GB / GIB, "GiB"),
         ("optimizer state: copies in a step", 1250, "ms"),
-        ("optimizer state: copies against the window", 5, "times"),
+        ("optimizer state: copies against the step", 5, "times"),
         ("how much slower the link is", 62.5, "times"),
     ],
 )
@@ -214,6 +214,15 @@ def demand(**given: Any) -> DeviceDemand:
 
 
 PLANNED = TrainingShape(BILLION, step_ms=2000, activation_bytes=30 * GB)
+
+
+def test_after_a_plan_the_window_is_the_plans_own() -> None:
+    planned = offload_arithmetic(machine(), PLANNED, demand(window_ms=500.0))
+    found = line(planned, "activations that leave for free")
+    rate = machine().link().d2h_bytes_per_ms
+    assert found.value == pytest.approx(rate * 500 / GIB)
+    assert found.source == "predicted by the plan: from the first saved byte to the peak"
+    assert line(offload_arithmetic(machine(), PLANNED), found.label).value != found.value
 
 
 def test_a_plan_is_judged_by_its_limit_and_not_by_the_device() -> None:

@@ -22,7 +22,16 @@ from offload_runtime.cli.options import (
 from offload_runtime.cli.outcome import Outcome
 from offload_runtime.cli.progress import shown_progress
 from offload_runtime.compiler import load_policy
+from offload_runtime.errors import Diagnostic, RefusedError
 from offload_runtime.hardware import load_hardware
+
+_NO_MASTERS = Diagnostic(
+    "MOD757",
+    "error",
+    "apply trains parameters in their own type with torch.optim, which keeps no float32 master weights",
+    hint="leave --master-weights out, train in float32 (--dtype float32), or count them with "
+    "`offload plan --master-weights`",
+)
 
 
 @click.command(short_help="Train a model with and without POLICY, and compare.")
@@ -33,6 +42,11 @@ from offload_runtime.hardware import load_hardware
 @click.option(
     "--steps", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to train."
 )
+@click.option(
+    "--master-weights",
+    is_flag=True,
+    help="Refused: apply trains with torch.optim, which keeps none. `offload plan --master-weights` counts them.",
+)
 @hardware_option(PREDICTED_FOR, caps=True)
 @set_option
 @format_option()
@@ -41,6 +55,7 @@ def command(
     gradient_accumulation_steps: int,
     mode: str,
     steps: int,
+    master_weights: bool,
     hardware: str | None,
     device_memory: int | None,
     overrides: tuple[str, ...],
@@ -63,6 +78,8 @@ def command(
       offload apply fit --model builtin:llama3-8b-lora --batch 2 --mode inductor --device-memory 80GB
     """
     compiled = load_policy(policy, overrides=overrides)
+    if master_weights:
+        raise RefusedError(_NO_MASTERS)
     profile = load_hardware(hardware) if hardware is not None else None
     # From here on torch is needed; a policy with a mistake in it has been refused without.
     from offload_runtime.models.comparison import compare_training

@@ -49,6 +49,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @mode_option
 @hardware_option(PLANNED_FOR)
 @click.option(
+    "--master-weights",
+    is_flag=True,
+    help="Count float32 master weights of 16-bit parameters, and float32 moments, as mixed precision keeps them: the "
+    "fact `master_weights`.",
+)
+@click.option(
     "--why", is_flag=True, help="Print the arithmetic: tiers, state, the window, what should leave first."
 )
 @click.option(
@@ -92,6 +98,7 @@ def command(
     mode: str,
     hardware: str | None,
     device_memory: int | None,
+    master_weights: bool,
     why: bool,
     frontier: bool,
     check_capture: bool,
@@ -134,6 +141,7 @@ def command(
             mode=mode,
             hardware=profile,
             view_replay=view_replay,
+            master_weights=master_weights,
             progress=advance,
         )
         swept = _sweep(baseline, compiled, sizes, advance, output) if frontier else None
@@ -152,7 +160,8 @@ def command(
         text="\n\n".join(_texts(result, swept, check, why, written)),
         diagnostics=diagnostics,
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
-        next=(shlex.join(["offload", "apply", policy, *again]),),
+        # A run of apply keeps no master weights: it would show another peak.
+        next=() if master_weights else (shlex.join(["offload", "apply", policy, *again]),),
     )
 
 

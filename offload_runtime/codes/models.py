@@ -368,6 +368,16 @@ _RUNS = (
         message_example="limits.device_peak is 40 GiB, and a peak of 41 GiB was measured",
     ),
     CodeEntry(
+        "MOD757",
+        "error",
+        "apply keeps no float32 master weights",
+        "`offload apply` trains parameters in their own type with torch.optim, which keeps no float32 copy of them.",
+        "Leave --master-weights out, train in float32 (--dtype float32), or count them with `offload plan "
+        "--master-weights`.",
+        "offload apply balanced --model builtin:llama-tiny --master-weights",
+        "offload plan balanced --model builtin:llama-tiny --hardware h200-pcie5 --master-weights",
+    ),
+    CodeEntry(
         "MOD756",
         "error",
         "the step took longer than limits.step_overhead allows",

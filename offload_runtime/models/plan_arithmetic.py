@@ -36,7 +36,7 @@ def arithmetic_of(
         num_trained=trained,
         parameter_dtype=model.dtype,
         optimizer=algorithm_of(baseline.optimizer),
-        master_weights=False,
+        master_weights=bool(baseline.resident.master_weights),
         step_ms=forecast.step_ms or None,
         activation_bytes=saved,
     )
@@ -56,4 +56,5 @@ def _demand(baseline: Baseline, policy: CompiledPolicy, refusal: RefusedError | 
         peak_bytes=baseline.forecast.peak_device_bytes,
         floor_bytes=max(floor, baseline.optimizer_step_bytes),
         host_limit_bytes=limits.host,
+        window_ms=baseline.window.duration_ms,
     )

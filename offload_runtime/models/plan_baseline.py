@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from offload_runtime.hardware import HardwareProfile
-from offload_runtime.models.optimizer_step import accumulation_ms, optimizer_step_bytes, optimizer_step_ms
-from offload_runtime.models.plan_result import ResidentBytes, StepForecast, WindowForecast
+from offload_runtime.models.optimizer_step import (
+    accumulation_ms,
+    optimizer_step_bytes,
+    optimizer_step_holdings,
+    optimizer_step_ms,
+    rounding_ms,
+)
+from offload_runtime.models.plan_result import Holding, ResidentBytes, StepForecast, WindowForecast
 from offload_runtime.models.planned_model import PlannedModel
 from offload_runtime.models.traced_model import TracedModel
 
@@ -37,11 +43,19 @@ class Baseline:
         return optimizer_step_bytes(self.resident, self.optimizer)
 
     @property
+    def optimizer_step_holdings(self) -> tuple[Holding, ...]:
+        """What is alive on the device in the optimizer's step beside what stays throughout."""
+        parameters = self.traced.model.module.parameters()
+        num_trained = sum(parameter.requires_grad for parameter in parameters)
+        return optimizer_step_holdings(self.resident, self.optimizer, num_trained)
+
+    @property
     def optimizer_ms(self) -> float:
         """What a step takes beside forward and backward: adding gradients up, and the optimizer's step."""
-        trainable, number = self.resident.gradients, self.traced.model.gradient_accumulation_steps
-        adding_ms = accumulation_ms(number, trainable, self.hardware)
-        return adding_ms + optimizer_step_ms(self.optimizer, trainable, self.hardware)
+        resident, number = self.resident, self.traced.model.gradient_accumulation_steps
+        adding_ms = accumulation_ms(number, resident.gradients, self.hardware)
+        stepping_ms = optimizer_step_ms(self.optimizer, resident.stepped, self.hardware)
+        return adding_ms + stepping_ms + rounding_ms(resident, self.hardware)
 
     def whole_step_ms(self, step_ms: float) -> float:
         """Return what a step takes whose forward and backward of one batch take ``step_ms``."""

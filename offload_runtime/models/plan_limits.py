@@ -60,7 +60,8 @@ def refuse_optimizer_step(
     parts = {
         "parameters": resident.parameters + resident.buffers,
         "gradients": resident.gradients,
-        "optimizer state": resident.optimizer_state,
+        "float32 master weights": resident.master_weights,
+        "optimizer state": resident.optimizer_state - resident.master_weights,
         "temporaries of the step": step_temporary_bytes(resident, optimizer),
         "batch and workspace": resident.batch + resident.workspace,
     }

@@ -17,7 +17,9 @@ from offload_runtime.tiers import OffloadArithmetic
 from offload_runtime.units import format_size_short
 
 __all__ = [
+    "GRADIENTS",
     "OTHERS",
+    "TEMPORARIES",
     "Holding",
     "HostForecast",
     "PeakSite",
@@ -34,6 +36,8 @@ Side = Literal["forward", "backward", "optimizer"]
 
 NUM_HOLDINGS = 5
 OTHERS = "others"
+GRADIENTS = "gradients"
+TEMPORARIES = "temporaries of the optimizer's step"
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class ResidentBytes:
 
     ``gradients`` are those of all trainable parameters, as the end of backward has them; the others are there
     throughout the step. ``workspace`` is what libraries hold. ``accumulated_gradients`` are those of earlier batches
-    of the step, where it has several.
+    of the step, where it has several. ``master_weights`` are float32 copies of 16-bit parameters, and part of
+    ``optimizer_state``.
     """
 
     parameters: int
@@ -81,6 +86,12 @@ class ResidentBytes:
     batch: int
     workspace: int
     accumulated_gradients: int = 0
+    master_weights: int = 0
+
+    @property
+    def stepped(self) -> int:
+        """What the optimizer's step updates: trained parameters, or their float32 copies in place of 16-bit ones."""
+        return self.gradients + self.master_weights // 2
 
     @property
     def throughout(self) -> int:

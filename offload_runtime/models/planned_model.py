@@ -9,9 +9,9 @@ from offload_runtime.compiler import CompiledPolicy, Fate
 from offload_runtime.graph.joint import JointGraph
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.fake_capture import as_traced
-from offload_runtime.models.plan_result import PeakSite, ResidentBytes, SimulatedStep, StepForecast
+from offload_runtime.models.plan_result import Holding, PeakSite, ResidentBytes, SimulatedStep, StepForecast
 from offload_runtime.models.step_chain import ChainLink, chain_steps, place_of_kernel
-from offload_runtime.models.step_places import holdings_at, site_of, traced_of
+from offload_runtime.models.step_places import holdings_at, site_of, traced_of, with_other_graphs
 from offload_runtime.models.traced_model import TracedModel
 from offload_runtime.offload_plan import Candidate, Variant
 from offload_runtime.passes.pipeline import PlannedPair, plan_joint
@@ -57,21 +57,29 @@ class PlannedModel:
         """Layers of the model, as policies count them."""
         return next((pair.joint.layers.num_layers for pair in self.pairs), None)
 
-    def forecast(self, optimizer_step_bytes: int) -> StepForecast:
-        """Say what the step takes; ``optimizer_step_bytes`` is what the optimizer's step takes afterwards."""
+    def forecast(self, at_optimizer_step: tuple[Holding, ...]) -> StepForecast:
+        """Say what the step takes; ``at_optimizer_step`` is what the optimizer's step holds afterwards."""
         simulation = self.step.simulation
         capacity = self.hardware.device_memory_bytes
-        if optimizer_step_bytes > simulation.peak_bytes:
-            fits = optimizer_step_bytes <= capacity
-            return StepForecast(fits, optimizer_step_bytes, simulation.step_ms, PeakSite("optimizer"))
+        step_bytes = self.resident.throughout + sum(held.num_bytes for held in at_optimizer_step)
+        if at_optimizer_step and step_bytes > simulation.peak_bytes:
+            return StepForecast(
+                step_bytes <= capacity,
+                step_bytes,
+                simulation.step_ms,
+                PeakSite("optimizer"),
+                at_optimizer_step,
+            )
         place = place_of_kernel(self.links, simulation.peak_at)
         pair = self.all_pairs[place.graph]
+        runs_forward = place.kernel < self.links[place.graph].trace.num_forward
+        later = () if runs_forward else self.links[place.graph + 1 :]
         return StepForecast(
             fits=simulation.peak_bytes <= capacity,
             peak_device_bytes=simulation.peak_bytes,
             step_ms=simulation.step_ms,
             peak_at=site_of(pair, place.kernel),
-            holdings=holdings_at(pair, place.kernel),
+            holdings=with_other_graphs(holdings_at(pair, place.kernel), self.links[: place.graph], later),
         )
 
     def peak_with_offloads_saved(self) -> int:

@@ -17,7 +17,7 @@ from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
 from offload_runtime.models.layer_runs import layer_runs
-from offload_runtime.models.optimizer_step import optimizer_step_bytes, resident_bytes
+from offload_runtime.models.optimizer_step import resident_bytes
 from offload_runtime.models.plan_arithmetic import arithmetic_of
 from offload_runtime.models.plan_baseline import Baseline
 from offload_runtime.models.plan_limits import (
@@ -97,10 +97,12 @@ def baseline_of(
     mode: str,
     hardware: HardwareProfile,
     view_replay: bool = True,
+    master_weights: bool = False,
     progress: Progress | None = None,
 ) -> Baseline:
     """Trace the model of ``request`` and simulate it without a policy, unless ``mode`` cannot honour ``policy``.
 
+    ``view_replay`` and ``master_weights`` are those of `predict_baseline`.
     Raises RefusedError for such a policy, and for a model that cannot be traced.
     """
     refuse_unsupported(policy.policy, mode, hardware)
@@ -109,7 +111,7 @@ def baseline_of(
     traced = trace_request(request, mode=mode)
     notify("trace", 1, 1)
     notify("baseline", 0, 1)
-    baseline = predict_baseline(traced, hardware, view_replay=view_replay)
+    baseline = predict_baseline(traced, hardware, view_replay=view_replay, master_weights=master_weights)
     notify("baseline", 1, 1)
     return replace(baseline, optimizer_is_given=request.optimizer is not None)
 
@@ -141,10 +143,15 @@ def plan(
     return planned.pairs[0].plan
 
 
-def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_replay: bool = True) -> Baseline:
-    """Simulate the model without a policy: in mode ``graph`` everything is saved, in ``inductor`` torch decides."""
+def predict_baseline(
+    traced: TracedModel, hardware: HardwareProfile, *, view_replay: bool = True, master_weights: bool = False
+) -> Baseline:
+    """Simulate the model without a policy: in mode ``graph`` everything is saved, in ``inductor`` torch decides.
+
+    With ``master_weights`` its optimizer keeps float32 copies of 16-bit parameters, and float32 moments.
+    """
     no_policy = load_policy(_NO_POLICY)
-    resident = _resident(traced, hardware)
+    resident = _resident(traced, hardware, master_weights=master_weights)
     optimizer = traced.model.optimizer
     planned = plan_graphs(
         traced,
@@ -157,13 +164,13 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_rep
         view_replay=view_replay,
     )
     window = window_bound(planned.offloadable_trace(), hardware.link())
-    return Baseline(
+    found = Baseline(
         traced=traced,
         hardware=hardware,
         optimizer=optimizer,
         resident=resident,
         planned=planned,
-        forecast=planned.forecast(optimizer_step_bytes(resident, optimizer)),
+        forecast=planned.forecast(()),
         window=WindowForecast(
             window.num_bytes,
             window.duration_ms,
@@ -172,6 +179,7 @@ def predict_baseline(traced: TracedModel, hardware: HardwareProfile, *, view_rep
         ),
         view_replay=view_replay,
     )
+    return replace(found, forecast=planned.forecast(found.optimizer_step_holdings))
 
 
 def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
@@ -193,7 +201,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     findings = _judge(policy, planned)
     host = host_forecast(planned, limits)
     refuse_host_overflow(policy, host, hardware)
-    forecast = planned.forecast(baseline.optimizer_step_bytes)
+    forecast = planned.forecast(baseline.optimizer_step_holdings)
     findings += (
         *judge_target(policy, limits, forecast),
         *judge_offloads(planned, forecast),
@@ -203,13 +211,16 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     return _result(baseline, policy, limits, planned, forecast, host, (*traced.diagnostics, *findings))
 
 
-def _resident(traced: TracedModel, hardware: HardwareProfile) -> ResidentBytes:
+def _resident(
+    traced: TracedModel, hardware: HardwareProfile, *, master_weights: bool = False
+) -> ResidentBytes:
     model = traced.model
     return resident_bytes(
         traced.state,
         model.optimizer,
         hardware,
         gradient_accumulation_steps=model.gradient_accumulation_steps,
+        master_weights=master_weights,
     )
 
 

@@ -34,20 +34,24 @@ class ChainLink:
         return len(self.trace.kernels) - self.trace.num_forward
 
     @property
-    def kept_bytes(self) -> int:
-        """Device bytes that are alive between its forward and its backward, beside what is resident."""
+    def kept_sizes(self) -> tuple[int, ...]:
+        """Device bytes of each storage that is alive between its forward and its backward, beside what is resident."""
         forward = self.trace.num_forward
-        regions = sum(r.num_bytes for r in self.trace.regions if r.first < forward <= r.last)
         items = zip(self.trace.items, self.fates, strict=True)
-        return regions + sum(
-            i.num_bytes for i, fate in items if fate == "save" and i.created < forward <= i.last_backward_use
+        return (
+            *(r.num_bytes for r in self.trace.regions if r.first < forward <= r.last),
+            *(
+                i.num_bytes
+                for i, fate in items
+                if fate == "save" and i.created < forward <= i.last_backward_use
+            ),
         )
 
     @property
-    def left_bytes(self) -> int:
-        """Device bytes that its backward leaves behind: gradients."""
+    def left_sizes(self) -> tuple[int, ...]:
+        """Device bytes of each storage that its backward leaves behind: gradients."""
         forward, last = self.trace.num_forward, len(self.trace.kernels) - 1
-        return sum(r.num_bytes for r in self.trace.regions if r.first >= forward and r.last == last)
+        return tuple(r.num_bytes for r in self.trace.regions if r.first >= forward and r.last == last)
 
     @property
     def kept_host_bytes(self) -> int:
@@ -154,8 +158,10 @@ class _Part:
         self.link = link
         self.place = place
         earlier, later = links[: place.index], links[place.index + 1 :]
-        self.beside = resident_bytes - link.trace.resident_bytes + sum(other.kept_bytes for other in earlier)
-        self.gradients = sum(other.left_bytes for other in later)
+        self.beside = (
+            resident_bytes - link.trace.resident_bytes + sum(sum(other.kept_sizes) for other in earlier)
+        )
+        self.gradients = sum(sum(other.left_sizes) for other in later)
         self.host_beside = sum(other.kept_host_bytes for other in earlier)
         self.last = sum(len(other.trace.kernels) for other in links) - 1
 

@@ -8,17 +8,18 @@ from torch import fx
 
 from offload_runtime.graph.joint import JointGraph, origin_of
 from offload_runtime.graph.operators import operator_name
-from offload_runtime.models.plan_result import Holding, PeakSite
+from offload_runtime.models.plan_result import GRADIENTS, Holding, PeakSite
+from offload_runtime.models.step_chain import ChainLink
 from offload_runtime.passes.pipeline import PlannedPair
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.trace import TracedPair
 from offload_runtime.planning.limits import Holder
 from offload_runtime.step import Move, Region, Simulation, StepTrace
 
-__all__ = ["STAYS", "holdings_at", "name_holders", "site_of", "traced_of"]
+__all__ = ["STAYS", "holdings_at", "name_holders", "site_of", "traced_of", "with_other_graphs"]
 
 STAYS = "what stays throughout"
-GRADIENTS = "gradients"
+KEPT = "saved by earlier graphs"
 
 
 def traced_of(selected: Selected) -> tuple[TracedPair, Simulation]:
@@ -48,6 +49,25 @@ def site_of(pair: PlannedPair, kernel: int) -> PeakSite:
 def holdings_at(pair: PlannedPair, kernel: int) -> tuple[Holding, ...]:
     """Return what is alive at a kernel beside what is resident, by kind, the largest first."""
     return _grouped(_alive(pair, kernel))
+
+
+def with_other_graphs(
+    holdings: Iterable[Holding], earlier: Sequence[ChainLink], later: Sequence[ChainLink]
+) -> tuple[Holding, ...]:
+    """Return what is alive at a kernel of one graph, with what ``earlier`` graphs keep and ``later`` ones have left.
+
+    ``later`` are those whose backward has run: none where the kernel runs forward.
+    """
+    kept = [num_bytes for link in earlier for num_bytes in link.kept_sizes]
+    left = [num_bytes for link in later for num_bytes in link.left_sizes]
+    others = (Holding(KEPT, len(kept), sum(kept)), Holding(GRADIENTS, len(left), sum(left)))
+    totals: dict[str, Holding] = {}
+    for held in (*holdings, *(other for other in others if other.num_bytes)):
+        before = totals.get(held.what, Holding(held.what, 0, 0))
+        totals[held.what] = Holding(
+            held.what, before.num_tensors + held.num_tensors, before.num_bytes + held.num_bytes
+        )
+    return tuple(sorted(totals.values(), key=lambda held: (-held.num_bytes, held.what)))
 
 
 def name_holders(pair: PlannedPair, holders: Sequence[Holder], *, total_bytes: int) -> tuple[Holding, ...]:

@@ -78,20 +78,26 @@ class ModelUnderTest:
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes of what a model is made of; ``trainable`` are the parameters that get a gradient."""
+    """Bytes of what a model is made of; ``trainable`` are the parameters that get a gradient.
+
+    ``trainable_half`` are those of them that 16-bit parameters make up.
+    """
 
     parameters: int
     trainable: int
     buffers: int
     batch: int
+    trainable_half: int = 0
 
     @classmethod
     def of(cls, model: ModelUnderTest) -> StateBytes:
         """Count the module's parameters and buffers (tied ones once), and its example batch."""
         parameters = list(model.module.parameters())
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
         return cls(
             parameters=sum(parameter.nbytes for parameter in parameters),
-            trainable=sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
+            trainable=sum(parameter.nbytes for parameter in trainable),
+            trainable_half=sum(parameter.nbytes for parameter in trainable if parameter.itemsize == 2),
             buffers=sum(buffer.nbytes for buffer in model.module.buffers()),
             batch=sum(tensor.nbytes for tensor in tensors_in(model.example_args)),
         )

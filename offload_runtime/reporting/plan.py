@@ -112,12 +112,16 @@ def _heading(result: PlanResult) -> str:
     graphs = "1 graph" if result.num_graphs == 1 else f"{result.num_graphs} graphs"
     return (
         f"{result.policy_name} on {result.model} ({result.num_parameters:,} parameters, {result.dtype}), "
-        f"mode {result.mode}, {result.optimizer}, {graphs}, on {result.hardware}{_given_memory(result)}"
+        f"mode {result.mode}, {_optimizer(result)}, {graphs}, on {result.hardware}{_given_memory(result)}"
         f"{'' if result.view_replay else ', without view replay'}\n"
         f"{_BASELINES[result.mode]}\n"
         "nothing was run: peaks and times are predicted, limits and the device's memory are given\n"
         f"times are of forward and backward{_optimizer_time(result)}"
     )
+
+
+def _optimizer(result: PlanResult) -> str:
+    return result.optimizer + (" with float32 master weights" if result.resident_bytes.master_weights else "")
 
 
 def _given_memory(result: PlanResult) -> str:
@@ -174,7 +178,7 @@ def _peak_table(result: PlanResult) -> str:
     rows += [[name, *(_held(side, name) for side in sides)] for name in names]
     others = [_held(side, OTHERS) for side in sides]
     rows += [[OTHERS, *others]] if any(others) else []
-    return f"{said}\n{render_table(columns, rows)}" if names else said
+    return f"{said}\n{render_table(columns, rows)}"
 
 
 def _held(holdings: Sequence[Holding], what: str) -> str:
@@ -189,7 +193,8 @@ def _resident_line(resident: ResidentBytes) -> str:
     kinds = {
         "parameters": resident.parameters,
         "buffers": resident.buffers,
-        "optimizer state": resident.optimizer_state,
+        "float32 master weights": resident.master_weights,
+        "optimizer state": resident.optimizer_state - resident.master_weights,
         "batch": resident.batch,
         "workspace": resident.workspace,
         "accumulated gradients": resident.accumulated_gradients,

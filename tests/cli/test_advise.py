@@ -321,6 +321,18 @@ def test_headline_steps_and_next_command_agree(
     assert (data["device_peak_bytes"] == num_bytes) is (limit == "below")
 
 
+def test_a_plan_that_is_suggested_counts_the_master_weights_that_were_given(offload: Offload) -> None:
+    words = ("advise", "--model", "builtin:llama-tiny", "--layers", "1", "--hardware", "h100-pcie5")
+    given = facts("out_of_memory=true", "compiled=true", "master_weights=true")
+    lines = json.loads(offload(*words, *given, "--format", "json").stdout)["next"]
+    plans = [line for line in lines if line.startswith("offload plan")]
+    assert plans
+    assert all("--master-weights" in line for line in plans)
+    assert {line: command_problem(line) for line in lines} == dict.fromkeys(lines)
+    plain = json.loads(offload(*words, *given[:4], "--format", "json").stdout)["next"]
+    assert plain == [line.replace(" --master-weights", "") for line in lines]
+
+
 def test_no_plan_is_suggested_where_none_lowers_the_peak(offload: Offload) -> None:
     words = (
         "advise",

@@ -29,6 +29,13 @@ def apply(offload: Offload, policy: Path, *args: str) -> Finished:
     return offload("apply", str(policy), *MODEL, "--steps", "3", "--device", "cpu", *args)
 
 
+def test_float32_master_weights_are_refused(offload: Offload, policy: Path) -> None:
+    finished = apply(offload, policy, "--master-weights", "--format", "json")
+    (found,) = finished.document["diagnostics"]
+    assert (finished.exit_code, found["code"]) == (4, "MOD757")
+    assert "offload plan --master-weights" in found["hint"]
+
+
 def test_the_document_holds_what_was_compared_and_measured(offload: Offload, policy: Path) -> None:
     finished = apply(offload, policy, "--format", "json")
     assert finished.exit_code == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -145,10 +146,30 @@ def test_what_is_put_wrongly_is_refused_before_anything_is_traced(
 
 def test_why_prints_the_arithmetic(offload: Offload, policy: str) -> None:
     text = offload("plan", policy, *MODEL, *HERE, "--why").stdout
-    for title in ("memory tiers", "what training holds on one rank", "the window that hides copies"):
+    for title in ("memory tiers", "what training holds on one rank", "what hides copies"):
         assert f"\n{title}\n" in text
     data = offload("plan", policy, *MODEL, *HERE, "--why", "--format", "json").document["data"]
     assert data["why"]["hardware"] == "h200-pcie5"
+
+
+def test_why_and_the_first_line_say_one_window(offload: Offload, policy: str) -> None:
+    text = offload("plan", policy, *MODEL, *HERE, "--why").stdout
+    said = re.search(r"x ([\d.]+) ms from the first saved byte", text.splitlines()[0])
+    line = next(line for line in text.splitlines() if "activations that leave for free" in line)
+    repeated = re.search(r"x ([\d.]+) ms", line)
+    assert said is not None
+    assert repeated is not None
+    assert float(repeated[1]) == pytest.approx(float(said[1]), abs=0.1)
+    assert "window" not in text
+
+
+def test_master_weights_are_counted_and_said(offload: Offload) -> None:
+    args = (*("plan", "balanced", "--model", "builtin:llama-tiny", *HERE, "--dtype", "bfloat16"), "--why")
+    finished = offload(*args, "--master-weights")
+    assert "adamw with float32 master weights" in finished.stdout
+    assert "12 B" not in offload(*args).stdout.partition("what training holds")[2].partition("\n\n")[0]
+    assert "+ 4 B master weights + 8 B moments" in finished.stdout
+    assert "offload apply" not in finished.stderr
 
 
 def test_a_second_capture_that_agrees_is_one_line(offload: Offload, policy: str) -> None:

@@ -13,8 +13,9 @@ import offload_runtime as off
 from offload_runtime.compiler import load_policy
 from offload_runtime.errors import PolicyError, RefusedError
 from offload_runtime.hardware import load_hardware
+from offload_runtime.models.catalog import algorithm_of
 from offload_runtime.models.comparison import compare_training
-from offload_runtime.models.plan_result import PlanResult
+from offload_runtime.models.plan_result import TEMPORARIES, PlanResult
 from offload_runtime.models.planning import (
     baseline_of,
     plan_model,
@@ -22,6 +23,8 @@ from offload_runtime.models.planning import (
     predict_baseline,
 )
 from offload_runtime.models.resolve import ModelRequest
+from offload_runtime.models.traced_model import TracedModel
+from offload_runtime.training_state import TrainingShape, rank_state
 from tests.models.planned_models import NUM_LAYERS, WIDE_BYTES
 from tests.models.planned_runs import MODELS, PARAMETER_BYTES, WORKSPACE, baseline, hardware, policy, refusal
 
@@ -111,12 +114,61 @@ def test_a_target_below_the_floor_is_refused_with_the_floor_and_its_holders() ->
     assert not re.search(r"\b(mm|addmm|gelu|t|add)_\d+\b", message), message
 
 
+@pytest.mark.parametrize("mode", ["graph", "inductor"])
+@pytest.mark.parametrize("optimizer", ["adamw", "none"])
+@pytest.mark.parametrize("model", ["stack", "broken", "nested", "without_loss"])
+def test_what_is_alive_at_the_peak_adds_up_whatever_the_graphs(model: str, optimizer: str, mode: str) -> None:
+    found = baseline(model, mode, optimizer)
+    sides = [found.forecast, plan_policy(found, policy(keep_last=0)).policy]
+    for side in sides:
+        alive = sum(holding.num_bytes for holding in side.holdings)
+        assert alive + found.resident.throughout == side.peak_device_bytes
+
+
+def many_parameters(optimizer: str, dtype: torch.dtype = torch.float32) -> TracedModel:
+    """Capture a model of many parameters and few activations."""
+    wide = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).to(dtype)
+    captured: TracedModel = off.capture(wide, (torch.randn(1, 512, dtype=dtype),), lambda output: output.sum())
+    return replace(captured, model=replace(captured.model, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("master_weights", [False, True])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "sgd", "none"])
+def test_what_is_alive_in_the_optimizers_step_adds_up(optimizer: str, master_weights: bool) -> None:
+    captured = many_parameters(optimizer, torch.bfloat16)
+    found = predict_baseline(captured, load_hardware("h200-pcie5"), master_weights=master_weights)
+    alive = {held.what: held.num_bytes for held in found.forecast.holdings}
+    assert found.resident.throughout + sum(alive.values()) == found.forecast.peak_device_bytes
+    if optimizer == "adamw":
+        assert found.forecast.peak_at.side == "optimizer"
+        square_roots = found.resident.gradients * (2 if master_weights else 1)
+        assert alive == {"gradients": found.resident.gradients, TEMPORARIES: square_roots}
+        assert {held.num_tensors for held in found.forecast.holdings} == {4}
+
+
+@pytest.mark.parametrize(("optimizer", "floats"), [("adamw", 3), ("adamw-fused", 3), ("sgd", 1), ("none", 0)])
+def test_master_weights_and_moments_of_16_bit_parameters_are_float32(optimizer: str, floats: int) -> None:
+    profile = load_hardware("h200-pcie5")
+    captured = many_parameters(optimizer, torch.bfloat16)
+    plain, mixed = (predict_baseline(captured, profile, master_weights=given) for given in (False, True))
+    number = 2 * (512 * 512 + 512)
+    assert mixed.resident.optimizer_state == floats * 4 * number
+    assert mixed.resident.master_weights == (4 * number if floats else 0)
+    assert mixed.resident.gradients == plain.resident.gradients == 2 * number
+    assert (mixed.optimizer_ms > plain.optimizer_ms) is (optimizer != "none")
+    shape = TrainingShape(number, optimizer=algorithm_of(optimizer), master_weights=True)
+    assert rank_state(shape).optimizer_state == mixed.resident.optimizer_state
+
+
+def test_master_weights_of_float32_parameters_are_these() -> None:
+    captured, profile = many_parameters("adamw"), load_hardware("h200-pcie5")
+    plain, mixed = (predict_baseline(captured, profile, master_weights=given) for given in (False, True))
+    assert (plain.resident, plain.forecast) == (mixed.resident, mixed.forecast)
+
+
 def test_the_optimizers_step_is_part_of_the_peak() -> None:
     """A model of many parameters and few activations peaks when AdamW takes its square roots."""
-    wide = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))
-    captured = off.capture(wide, (torch.randn(1, 512),), lambda output: output.sum())
-    captured = replace(captured, model=replace(captured.model, optimizer="adamw"))
-    found = predict_baseline(captured, load_hardware("h200-pcie5"))
+    found = predict_baseline(many_parameters("adamw"), load_hardware("h200-pcie5"))
     weights = 2 * (512 * 512 + 512) * 4
     assert str(found.forecast.peak_at) == "the optimizer's step"
     assert found.forecast.peak_device_bytes == 5 * weights + 512 * 4 + WORKSPACE

@@ -70,7 +70,7 @@ def test_inputs_that_one_graph_hands_to_the_next_are_counted_once() -> None:
 def test_an_offloaded_tensor_is_gone_from_the_device_while_later_graphs_run() -> None:
     first = link("a", offload=True)
     _, run = chain_steps([first, link("b")], resident_bytes=1000)
-    assert first.kept_bytes == 0
+    assert first.kept_sizes == ()
     assert run.device_bytes[2] == 1000 + 50
     assert run.host_bytes[2:6] == (50,) * 4
     down, up = run.copies

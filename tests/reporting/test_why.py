@@ -27,7 +27,7 @@ def test_the_text_begins_with_the_verdict_and_has_a_table_for_each_question() ->
     assert [line for line in text.splitlines()[1:] if line and not line.startswith(" ")] == [
         "memory tiers",
         "what training holds on one rank",
-        "the window that hides copies",
+        "what hides copies",
         "what can leave, in order",
         "what should leave",
     ]
