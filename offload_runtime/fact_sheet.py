@@ -10,7 +10,7 @@ from typing import Any
 
 from offload_runtime.errors import Diagnostic, PolicyError, UnreadableError
 from offload_runtime.fact_values import fact_hint, wrong_value
-from offload_runtime.facts import BYTES, FACTS, SHARE, Fact
+from offload_runtime.facts import BYTES, FACTS, PROBED, PROFILED, SHARE, Fact
 from offload_runtime.predicates import Scalar
 from offload_runtime.result_facts import facts_of_result, is_bench, is_result, subject_of_result
 from offload_runtime.units import format_size_short, parse_size
@@ -28,6 +28,13 @@ __all__ = [
     "read_fact_file",
 ]
 
+# Facts that neither a machine nor a profile nor any model gives as the others of their source.
+_WAYS = {
+    "numa_local": "give --from with a result of `offload apply` that says it, or",
+    "link_is_coherent": "look it up in the machine's data sheet, then",
+    "nvme_read_gbps": "measure it with fio, then",
+    "floor_bytes": "give --model and --hardware that it does not fit, or",
+}
 MAX_FILE_BYTES = 1 << 20
 
 
@@ -158,8 +165,15 @@ def format_fact(fact: Fact, value: Scalar) -> str:
 def how_to_know(fact: Fact) -> str:
     """Say how the value of a fact that is not known can be given, or found out."""
     example = f"--fact {fact.name}={_written(fact.example)}"
+    if fact.name in _WAYS:
+        return f"{_WAYS[fact.name]} {example}"
+    if fact.source == "machine":
+        ways = [
+            *(["run this on the machine"] if fact.name in PROBED else []),
+            *(["give --hardware"] if fact.name in PROFILED else []),
+        ]
+        return ", ".join([*ways, f"or {example}"]) if ways else example
     return {
-        "machine": f"run this on the machine, give --hardware, or {example}",
         "model": f"give --model and --hardware, or {example}",
         "configuration": example,
         "measurement": f"measure it, then {example}",

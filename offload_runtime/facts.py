@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from offload_runtime.predicates import Scalar
 
-__all__ = ["BYTES", "FACTS", "SHARE", "SOURCES", "Fact", "FactSource", "FactType"]
+__all__ = ["BYTES", "FACTS", "PROBED", "PROFILED", "SHARE", "SOURCES", "Fact", "FactSource", "FactType"]
 
 FactType = Literal["text", "integer", "number", "boolean"]
 FactSource = Literal["machine", "model", "configuration", "measurement"]
@@ -278,3 +278,21 @@ _MEASUREMENT = _rows(
 FACTS: Mapping[str, Fact] = MappingProxyType(
     {fact.name: fact for fact in (*_MACHINE, *_MODEL, *_CONFIGURATION, *_MEASUREMENT)}
 )
+
+PROFILED = frozenset(
+    ("accelerator", "gpu_total_bytes", "hardware", "link_d2h_gbps", "link_h2d_gbps", "torch_version")
+)
+"""Facts of a machine that every hardware profile gives."""
+
+PROBED = PROFILED | {
+    "gpu_name",
+    "num_gpus",
+    "gpu_free_bytes",
+    "host_total_bytes",
+    "host_available_bytes",
+    "host_cores",
+    "num_numa_nodes",
+    "pcie_generation",
+    "pcie_link_width",
+}
+"""Facts of a machine that a command which runs there finds out by itself."""

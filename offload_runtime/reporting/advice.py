@@ -10,7 +10,7 @@ from offload_runtime.advice import Advice, Step
 from offload_runtime.advice_diagnosis import Found
 from offload_runtime.card_verdicts import CardVerdict
 from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
-from offload_runtime.facts import FACTS
+from offload_runtime.facts import FACTS, PROBED
 from offload_runtime.reporting.facts import facts_data
 from offload_runtime.reporting.tables import Column, render_table
 from offload_runtime.reporting.why import render_section
@@ -87,8 +87,8 @@ def advice_data(
 def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
     """Say how a fact can be known or, where the model was planned on hardware for it, why that left it unknown."""
     fact = FACTS[name]
-    if fact.source == "machine" and is_planned:
-        return f"run this on the machine, or {how_to_know(fact).rpartition(', or ')[2]}"
+    if name in PROBED and is_planned:
+        return f"run this on the machine without --hardware, or {how_to_know(fact).rpartition(', or ')[2]}"
     if fact.source != "model" or not is_planned:
         return how_to_know(fact)
     if sheet.get("traceable") is False:

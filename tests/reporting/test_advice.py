@@ -31,4 +31,8 @@ def test_a_fact_that_planning_left_unknown_has_the_reason(facts: dict[str, Scala
 def test_a_fact_of_the_machine_that_the_profile_lacks_does_not_ask_for_the_profile_again() -> None:
     result = FactsResult(FactSheet().with_facts({"offload_enabled": True, "slowdown": 3.0}, "given"))
     missing = advice_data(advise(result), (), result, is_planned=True)["missing"]
-    assert missing["numa_local"] == "run this on the machine, or --fact numa_local=true"
+    assert (
+        missing["pcie_link_width"]
+        == "run this on the machine without --hardware, or --fact pcie_link_width=16"
+    )
+    assert missing["numa_local"].startswith("give --from with a result of `offload apply`")
