@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offload_runtime.errors import Diagnostic, PolicyError, UnreadableError
-from offload_runtime.fact_values import fact_hint, wrong_value
+from offload_runtime.fact_values import choice_hint, fact_hint, wrong_value
 from offload_runtime.facts import BYTES, FACTS, PROBED, PROFILED, SHARE, Fact
 from offload_runtime.predicates import Scalar
 from offload_runtime.result_facts import facts_of_result, is_bench, is_result, subject_of_result
@@ -202,7 +202,10 @@ def open_fact_file(path: Path) -> FactFile:
         if fact is None:
             message, hint = f"there is no fact {name!r}", fact_hint(name)
         elif wanted is not None:
-            message, hint = f"{name} is {wanted}, not {value!r}", f"such as {fact.example}"
+            message, hint = (
+                f"{name} is {wanted}, not {value!r}",
+                choice_hint(fact, value) or f"such as {fact.example}",
+            )
         else:
             continue
         findings.append(Diagnostic("ADV902", "error", message, file=str(path), hint=hint))

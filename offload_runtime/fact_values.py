@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from offload_runtime.facts import BYTES, FACTS, SHARE, Fact
 from offload_runtime.predicates import Comparison, Predicate, Scalar, comparisons
 from offload_runtime.units import parse_percent, parse_size, size_hint
 
-__all__ = ["FactProblem", "fact_hint", "fact_problems", "parse_fact", "wrong_value"]
+__all__ = ["FactProblem", "choice_hint", "fact_hint", "fact_problems", "parse_fact", "wrong_value"]
 
 MAX_NUMBER = 1 << 63
+
+_MEGATRON = (
+    "for Megatron give framework=megatron-bridge, with what it offloads: fine_grained_offload=true, "
+    "layer_activation_offload=true or optimizer_offload=true"
+)
+_FSDP = "did you mean fsdp1 (FullyShardedDataParallel) or fsdp2 (fully_shard)?"
+_ZERO = (
+    "did you mean zero_offload? DeepSpeed on a local SSD is nvme, and DeepSpeed as such framework=deepspeed"
+)
+_HOOKS = "did you mean activation_hooks? save_on_cpu and other saved-tensor hooks are that"
+# Words that people have for a choice and whose spelling is no way to it, written in small letters with underscores.
+_MEANT: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "offload_mechanism": {
+            **dict.fromkeys(("megatron", "megatron_bridge", "megatron_core", "megatron_lm"), _MEGATRON),
+            **dict.fromkeys(("fsdp", "cpuoffload", "cpu_offload", "fully_sharded"), _FSDP),
+            "cpuoffloadpolicy": "did you mean fsdp2?",
+            **dict.fromkeys(("deepspeed", "zero", "zero2", "zero3", "zero_infinity"), _ZERO),
+            **dict.fromkeys(("save_on_cpu", "saved_tensors_hooks", "hooks"), _HOOKS),
+            **dict.fromkeys(("offload", "torch_compile"), "did you mean offload_runtime?"),
+        },
+        "framework": {
+            **dict.fromkeys(
+                ("megatron", "megatron_core", "megatron_lm", "nemo"), "did you mean megatron-bridge?"
+            ),
+            "fsdp": "did you mean fsdp2? FullyShardedDataParallel is framework=pytorch with offload_mechanism=fsdp1",
+            **dict.fromkeys(("hf", "huggingface", "trainer"), "did you mean transformers?"),
+            **dict.fromkeys(("zero", "zero_offload"), "did you mean deepspeed?"),
+        },
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +84,8 @@ def parse_fact(text: str) -> tuple[str, Scalar]:
     value = _read(fact, written)
     wanted = wrong_value(fact, value)
     if wanted is not None:
-        raise ValueError(f"{name} is {wanted}, not {written!r}")
+        hint = choice_hint(fact, value)
+        raise ValueError(f"{name} is {wanted}, not {written!r}" + (f"; {hint}" if hint else ""))
     return name, value
 
 
@@ -118,8 +152,18 @@ def _problem(comparison: Comparison) -> FactProblem | None:
 def _value_hint(fact: Fact, value: Scalar) -> str:
     if fact.unit == BYTES:
         return size_hint(value)
-    close = difflib.get_close_matches(str(value), fact.choices, 1, 0.6)
-    return f"did you mean {close[0]}?" if close else f"such as {fact.example}"
+    return choice_hint(fact, value) or f"such as {fact.example}"
+
+
+def choice_hint(fact: Fact, value: Scalar) -> str | None:
+    """Say which of a fact's choices may have been meant by ``value``; None where nobody can tell."""
+    word = str(value).lower().replace("-", "_").replace(" ", "_").replace(".", "_")
+    meant = _MEANT.get(fact.name, {}).get(word)
+    if meant is not None:
+        return meant
+    spelt = {choice.replace("-", "_"): choice for choice in fact.choices}
+    close = difflib.get_close_matches(word, spelt, 1, 0.6)
+    return f"did you mean {spelt[close[0]]}?" if close else None
 
 
 def wrong_value(fact: Fact, value: Scalar) -> str | None:

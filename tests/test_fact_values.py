@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from offload_runtime.document import document_from_data
-from offload_runtime.fact_values import fact_hint, fact_problems, parse_fact, wrong_value
+from offload_runtime.fact_values import choice_hint, fact_hint, fact_problems, parse_fact, wrong_value
 from offload_runtime.facts import FACTS
 from offload_runtime.policy_reading import read_predicate
 
@@ -102,3 +103,39 @@ def test_a_number_that_no_arithmetic_bears_is_no_value_wherever_it_comes_from(
     name: str, value: float
 ) -> None:
     assert wrong_value(FACTS[name], value) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("offload_mechanism=megatron", "give framework=megatron-bridge"),
+        ("offload_mechanism=Megatron-Bridge", "give framework=megatron-bridge"),
+        ("offload_mechanism=deepspeed", "did you mean zero_offload?"),
+        ("offload_mechanism=fsdp", "fsdp1 (FullyShardedDataParallel) or fsdp2 (fully_shard)"),
+        ("offload_mechanism=save_on_cpu", "did you mean activation_hooks?"),
+        ("offload_mechanism=save-on-cpu", "did you mean activation_hooks?"),
+        ("offload_mechanism=zero-offload", "did you mean zero_offload?"),
+        ("framework=megatron", "did you mean megatron-bridge?"),
+        ("framework=fsdp", "did you mean fsdp2?"),
+        ("optimizer=AdamW", "did you mean adamw?"),
+    ],
+)
+def test_a_word_that_people_have_for_a_choice_is_told_the_choice(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        parse_fact(text)
+
+
+def test_what_resembles_no_choice_gets_no_guess() -> None:
+    with pytest.raises(ValueError, match="is one of") as error:
+        parse_fact("offload_mechanism=xyzzy")
+    assert "mean" not in str(error.value)
+
+
+def test_every_choice_that_a_hint_names_can_be_given() -> None:
+    for text in ("megatron", "deepspeed", "fsdp", "save_on_cpu", "cpuoffloadpolicy", "offload"):
+        hint = choice_hint(FACTS["offload_mechanism"], text)
+        assert hint is not None
+        for name, value in re.findall(r"([a-z_]+)=([a-z-]+)", hint):
+            assert parse_fact(f"{name}={value}")[0] == name
+        for value in re.findall(r"mean ([a-z_0-9]+)|or ([a-z_]+[0-9])", hint):
+            assert parse_fact(f"offload_mechanism={''.join(value)}")

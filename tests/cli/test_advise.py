@@ -103,6 +103,7 @@ def test_a_command_by_itself_knows_nothing_of_the_run_s_parallelism(offload: Off
     [
         (["--fact", "pipline_parallel=2"], 2, "CLI614", "did you mean pipeline_parallel"),
         (["--fact", "pipeline_parallel=x"], 2, "CLI614", ""),
+        (["--fact", "offload_mechanism=megatron"], 2, "CLI614", "framework=megatron-bridge"),
         (["--hardware", "h1000"], 3, "HWP801", "h100"),
         (["--from", "none.json"], 3, "ADV901", "offload facts --format json"),
         (["--model", "builtin:lama-tiny"], 4, "MOD701", "llama-tiny"),
