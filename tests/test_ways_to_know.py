@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from offload_runtime.diagnosis_table import CHECKS
 from offload_runtime.fact_sheet import FactSheet, how_to_know
 from offload_runtime.facts import FACTS, PROBED, PROFILED
 from offload_runtime.hardware import hardware_names, load_hardware
@@ -106,3 +108,16 @@ def test_a_model_on_hardware_gives_what_is_said_to_come_with_both(fact: object) 
 )
 def test_what_nothing_here_finds_out_is_to_be_given(name: str, way: str) -> None:
     assert how_to_know(FACTS[name]) == way
+
+
+ASKED_BY_THE_DIAGNOSIS = {name for check in CHECKS for name in check.facts}
+MEASURED = {fact.name for fact in FACTS.values() if "measure it" in how_to_know(fact)}
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED | ASKED_BY_THE_DIAGNOSIS))
+def test_the_page_on_measuring_says_which_fact_each_measurement_gives(name: str) -> None:
+    assert f"`--fact {name}=`" in MEASURING.read_text("utf-8")
+
+
+def test_the_page_on_measuring_names_only_facts() -> None:
+    assert set(re.findall(r"--fact ([a-z_]+)=", MEASURING.read_text("utf-8"))) <= set(FACTS)
