@@ -20,7 +20,7 @@ from typing import Any
 from offload_runtime.step import LinkRates
 from offload_runtime.units import UNIT_BYTES
 
-__all__ = ["FIGURES", "UNITS", "Figure", "HardwareProfile", "hardware_document"]
+__all__ = ["FIGURES", "UNITS", "Figure", "HardwareProfile", "PredictionError", "hardware_document"]
 
 HOST_SHARE = 0.8
 GIVEN = "given in place of what the profile says"
@@ -67,6 +67,9 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "host.num_cores": "count",
         "host.dram_rate": "rate",
         "host.adamw_rate": "updates",
+        "prediction.ratio_error": "share",
+        "prediction.step_error": "share",
+        "prediction.num_runs": "count",
     }
 )
 REQUIRED_FIGURES = ("device.memory", "link.d2h", "link.h2d")
@@ -100,6 +103,19 @@ class Figure:
 
     def __str__(self) -> str:
         return f"{self.value:g} {self.unit}" if self.unit is not None else f"{self.value:g}"
+
+
+@dataclass(frozen=True)
+class PredictionError:
+    """How far predicted times were off at worst, in ``num_runs`` runs that were measured, in mode ``inductor``.
+
+    ``ratio`` is the distance of the predicted ratio of two steps, with a policy and without, from the measured one;
+    ``step`` that of a predicted step time from the measured one, as a share of it.
+    """
+
+    ratio: float
+    step: float
+    num_runs: int
 
 
 @dataclass(frozen=True)
@@ -264,6 +280,17 @@ class HardwareProfile:
     def adamw_parameters_per_ms(self) -> float | None:
         """Parameters per millisecond that AdamW updates on one rank's share of the host's cores."""
         return self._amount("host.adamw_rate")
+
+    # How far predictions with this profile were off
+
+    @property
+    def prediction_error(self) -> PredictionError | None:
+        """The worst errors of predicted times against runs; None where no run was compared, or a figure is missing."""
+        ratio, step = self._amount("prediction.ratio_error"), self._amount("prediction.step_error")
+        number = self._amount("prediction.num_runs")
+        if ratio is None or step is None or number is None:
+            return None
+        return PredictionError(ratio, step, int(number))
 
 
 def hardware_document(profile: HardwareProfile) -> dict[str, Any]:

@@ -37,6 +37,7 @@ _FIGURES = {
         "h2d": "{value: 55, unit: GB/s, source: measured}",
     },
     "host": {},
+    "prediction": {},
 }
 _CARD = Path(__file__).parent / "examples/positive/card-of-every-kind.yaml"
 _CARD_LISTS = ("enable_when", "measured_results", "failure_modes", "claims")

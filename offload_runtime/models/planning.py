@@ -282,6 +282,7 @@ def _result(
         policy_step=planned.step,
         arithmetic=arithmetic_of(baseline, policy),
         diagnostics=tuple(dict.fromkeys(diagnostics)),
+        prediction_error=baseline.hardware.prediction_error,
     )
 
 

@@ -116,8 +116,21 @@ def _heading(result: PlanResult) -> str:
         f"{'' if result.view_replay else ', without view replay'}\n"
         f"{_BASELINES[result.mode]}\n"
         "nothing was run: peaks and times are predicted, limits and the device's memory are given\n"
-        f"times are of forward and backward{_optimizer_time(result)}"
+        f"times are of forward and backward{_optimizer_time(result)}\n"
+        f"{_prediction_error(result)}"
     )
+
+
+def _prediction_error(result: PlanResult) -> str:
+    """Say how far times that this profile predicted were off: in the mode in which runs were compared."""
+    error = result.prediction_error
+    if error is None:
+        return f"predicted times were not compared with runs on {result.hardware}"
+    compared = (
+        f"predicted ratios were within {error.ratio:.3f} of measured ones, and steps within {100 * error.step:.1f} %, "
+        f"on {error.num_runs} runs"
+    )
+    return compared if result.mode == "inductor" else f"in mode inductor {compared}"
 
 
 def _optimizer(result: PlanResult) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from offload_runtime.hardware_profile import PredictionError
 from offload_runtime.models.frontier_result import FrontierFloor
 from offload_runtime.models.plan_result import Holding, HostForecast, PeakSite, StepForecast, WindowForecast
 from offload_runtime.reporting.plan import render_frontier, render_plan, render_window
@@ -228,3 +229,14 @@ def test_what_leaving_costs_where_nothing_waits_is_said() -> None:
 )
 def test_what_the_baseline_is_is_said(mode: str, said: str) -> None:
     assert said in render_plan(plan_result(mode=mode))
+
+
+def test_how_far_predictions_were_off_is_said_for_the_mode_that_was_compared() -> None:
+    error = PredictionError(ratio=0.0494, step=0.1047, num_runs=22)
+    compared = "predicted ratios were within 0.049 of measured ones, and steps within 10.5 %, on 22 runs"
+    assert f"\n{compared}\n" in render_plan(plan_result(mode="inductor", prediction_error=error))
+    assert f"\nin mode inductor {compared}\n" in render_plan(
+        plan_result(mode="graph", prediction_error=error)
+    )
+    text = render_plan(plan_result(hardware="h100-sxm"))
+    assert "\npredicted times were not compared with runs on h100-sxm\n" in text
