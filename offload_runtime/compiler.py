@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from weakref import WeakKeyDictionary
 
-from offload_runtime.errors import Diagnostic, PolicyError, RefusedError
+from offload_runtime.errors import Diagnostic, PolicyError, RefusedError, error_text, value_text
 from offload_runtime.findings import raise_errors
 from offload_runtime.judgement import judge_matches
 from offload_runtime.matching import ALL_KEYS, SavedActivation, UnknownKeyError, matches
@@ -207,7 +207,7 @@ def _ask(function: PolicyFunction, activation: SavedActivation, name: str) -> ob
     try:
         return function(activation)
     except Exception as error:  # a user's code may raise anything; it is named, and kept as the cause
-        message = f"policy function {name!r} raised {type(error).__name__} for {activation.name!r}: {error}"
+        message = f"policy function {name!r} raised {type(error).__name__} for {activation.name!r}: {error_text(error)}"
         hint = "it is called with one SavedActivation and returns an action; its own traceback stands above"
         raise PolicyError(Diagnostic("POL171", "error", message, hint=hint)) from error
 
@@ -215,9 +215,9 @@ def _ask(function: PolicyFunction, activation: SavedActivation, name: str) -> ob
 def _checked_answer(answer: object, activation: SavedActivation, name: str) -> Decision:
     if isinstance(answer, Decision):
         return answer
-    if answer in get_args(Action):
+    if isinstance(answer, str) and answer in get_args(Action):
         return Decision(cast(Action, answer), source="function")
-    message = f"policy function {name!r} answered {answer!r} for {activation.name!r}"
+    message = f"policy function {name!r} answered {value_text(answer)} for {activation.name!r}"
     hint = f"return one of {', '.join(get_args(Action))}, or a Decision"
     raise PolicyError(Diagnostic("POL171", "error", message, hint=hint))
 

@@ -95,4 +95,6 @@ def _is_printable(character: str) -> bool:
 
 
 def _escaped(character: str) -> str:
-    return f"<U+{ord(character):04X}>"
+    number = ord(character)
+    # Half of a character, as a byte of a file's name that is no UTF-8, is written as Python and the streams write it.
+    return f"\\u{number:04x}" if 0xD800 <= number <= 0xDFFF else f"<U+{number:04X}>"

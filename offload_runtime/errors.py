@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Severity = Literal["error", "warning", "note"]
 
@@ -75,6 +75,40 @@ class Diagnostic:
         hint = f" ({self.hint})" if self.hint else ""
         kind = "" if self.severity == "error" else f"{self.severity}: "
         return f"{where}{self.code} {kind}{self.message}{hint}"
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an exception of other code says, in one line; empty where it says nothing.
+
+    Its own ``__str__`` may raise: then the line says so. What no text can hold is escaped.
+    """
+    return _one_line(error, str)
+
+
+def named_error(error: BaseException) -> str:
+    """Return an exception of other code as ``ValueError: what it says``, or its name alone where it says nothing."""
+    text = error_text(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def value_text(value: object) -> str:
+    """Return the ``repr`` of a value of other code in one line; its own ``__repr__`` may raise."""
+    return _one_line(value, repr)
+
+
+def _one_line(value: object, write: Callable[[Any], str]) -> str:
+    try:
+        text = write(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever other code raises while it says what it is
+        return f"(a {type(value).__name__} that cannot be written: its text raised {type(error).__name__})"
+    return escaped(" ".join(text.split()))
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` with lone surrogates, which no encoding has, as escapes: ``\\udcff``."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def sorted_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -287,6 +287,11 @@ class _Reader:
             return Diagnostic.at(Span(self.file), "YAML010", f"not YAML: {problem}")
         if "nesting depth" in problem:
             return Diagnostic.at(self._span_of(mark), "YAML005", _TOO_DEEP, hint="flatten it")
+        if "character escape code" in problem:
+            code, message, hint = _NO_CHARACTER  # where the scalar starts, as PyYAML's own parser takes it
+            return Diagnostic.at(
+                self._span_of(getattr(error, "context_mark", mark)), code, message, hint=hint
+            )
         lines = [*self.text.split("\n"), ""]
         message = f"not YAML: {problem}{f' ({context})' if context else ''}"
         return Diagnostic.at(
@@ -313,9 +318,18 @@ def _events(text: str) -> Iterator[Event]:
         parser.dispose()
 
 
+_NO_CHARACTER = (
+    "YAML012",
+    "an escape that names no character",
+    r"write the character itself; \ud800 to \udfff are halves of one, and \U0010ffff is the last",
+)
+
+
 def _character_finding(character: str) -> tuple[str, str, str]:
     if character == "\t":
         return "YAML011", "a tab is refused: readers disagree about its width", "use spaces"
+    if unicodedata.category(character) == "Cs":
+        return _NO_CHARACTER
     name = unicodedata.name(character, "unnamed")
     return "YAML012", f"invisible character U+{ord(character):04X} ({name.lower()})", "delete it"
 

@@ -118,3 +118,8 @@ def test_the_source_line_is_the_files_of_now(tmp_path: Path, monkeypatch: pytest
     for text in ("budget: 12", "budget: 13"):
         Path("policy.yaml").write_text(text)
         assert f"    1 | {text}" in render_diagnostic(diagnostic)
+
+
+def test_half_a_character_is_written_as_the_streams_write_it() -> None:
+    written = render_diagnostic(Diagnostic("YAML001", "error", "a\udcff\x07 cannot be read"))
+    assert written == "YAML001 a\\udcff<U+0007> cannot be read"

@@ -24,7 +24,7 @@ from offload_runtime.cli.emit import emit
 from offload_runtime.cli.outcome import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Outcome
 from offload_runtime.cli.streams import UnwrittenError, discard, guard_streams, open_closed_streams
 from offload_runtime.cli.usage import usage_outcome
-from offload_runtime.errors import Diagnostic, OffloadError
+from offload_runtime.errors import Diagnostic, OffloadError, named_error
 from offload_runtime.overrides import OVERRIDE_FILE
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -205,8 +205,7 @@ def _bug(error: Exception) -> Outcome:
     """Report an exception that nobody foresaw in one line, or with its traceback where that is asked for."""
     if os.environ.get("OFFLOAD_DEBUG") == "1":
         traceback.print_exception(error)
-    detail = " ".join(str(error).split())
-    message = f"internal error: {type(error).__name__}" + (f": {detail}" if detail else "")
+    message = f"internal error: {named_error(error)}"
     return Outcome(
         diagnostics=(
             Diagnostic(

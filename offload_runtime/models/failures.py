@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, RunError
+from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, RunError, named_error
 from offload_runtime.runtime.session import unwrap_error
 
 __all__ = ["explain_failure", "is_out_of_memory"]
@@ -24,7 +24,7 @@ def explain_failure(error: Exception, what: str) -> OffloadError:
     own = unwrap_error(error)
     if own is not None:
         return own
-    detail = f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_DETAIL_CHARACTERS]}"
+    detail = named_error(error)[:_MAX_DETAIL_CHARACTERS]
     if type(error).__module__.startswith("torch._dynamo"):
         message, hint = f"{what} cannot be traced by torch.compile: {detail}", _TRACE
         return RefusedError(Diagnostic("MOD732", "error", message, hint=hint))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from offload_runtime.errors import OffloadError
+from offload_runtime.errors import OffloadError, named_error
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.runtime.capture import CapturedGraph, capture_joint_graphs
@@ -49,8 +49,7 @@ def capture_request(request: ModelRequest, *, mode: str, accelerator: bool) -> C
     except OffloadError:
         raise
     except Exception as error:
-        detail = " ".join(str(error).split())[:_MAX_DETAIL_CHARACTERS]
-        raise NotTraceable(f"{type(error).__name__}: {detail}") from error
+        raise NotTraceable(named_error(error)[:_MAX_DETAIL_CHARACTERS]) from error
     if not graphs:
         raise NotTraceable("all of it runs outside torch.compile")
     return CapturedModel(model, graphs)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from offload_runtime.errors import Diagnostic, RefusedError
+from offload_runtime.errors import Diagnostic, RefusedError, error_text, named_error
 from offload_runtime.models.resolve import ModelRequest, refuse_options
 from offload_runtime.models.under_test import (
     Batch,
@@ -113,7 +113,9 @@ def _call(spec: str, function: Callable[[], Any]) -> Any:
         inspect.signature(function).bind()
     except TypeError as error:
         raise _refused(
-            "MOD712", f"{spec} cannot be called without arguments: {error}", "give its parameters defaults"
+            "MOD712",
+            f"{spec} cannot be called without arguments: {error_text(error)}",
+            "give its parameters defaults",
         ) from error
     except ValueError:
         pass  # no signature to read (a builtin): the call itself will tell
@@ -165,8 +167,7 @@ def _wrong(spec: str, returned: str) -> RefusedError:
 
 
 def _raised(spec: str, doing: str, error: Exception) -> RefusedError:
-    detail = " ".join(str(error).split())
-    message = f"{spec}: {doing} raised {type(error).__name__}" + (f": {detail}" if detail else "")
+    message = f"{spec}: {doing} raised {named_error(error)}"
     call = f"python -c 'import {spec.replace(':', '; ' + spec.partition(':')[0] + '.')}()'"
     return _refused("MOD715", message, f"make {call} work first")
 

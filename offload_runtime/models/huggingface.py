@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, UnreadableError
+from offload_runtime.errors import Diagnostic, OffloadError, RefusedError, UnreadableError, named_error
 from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.under_test import ModelUnderTest
 
@@ -53,7 +53,7 @@ def build_huggingface(request: ModelRequest) -> ModelUnderTest:
             )
         ) from error
     except Exception as error:  # transformers and diffusers raise whatever their layers come upon
-        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        detail = named_error(error)
         hint = "correct the value that it names; the package that wrote the configuration must be able to build it"
         raise unsupported(request.spec, f"its configuration cannot be built: {detail}", hint) from error
     raise unsupported(

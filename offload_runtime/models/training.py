@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from offload_runtime.compiler import CompiledPolicy
-from offload_runtime.errors import Diagnostic, RefusedError, RunError
+from offload_runtime.errors import Diagnostic, RefusedError, RunError, error_text
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.models.failures import explain_failure, is_out_of_memory
 from offload_runtime.models.numbers import (
@@ -167,7 +167,7 @@ def _step(optimizer: torch.optim.Optimizer, model: ModelUnderTest, spec: str) ->
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        message = f"the step of optimizer {model.optimizer} failed on {spec}: {' '.join(str(error).split())}"
+        message = f"the step of optimizer {model.optimizer} failed on {spec}: {error_text(error)}"
         hint = "give another --optimizer, such as sgd, or none; forward and backward went through"
         raise RunError(Diagnostic("MOD733", "error", message, hint=hint)) from error
 

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.initialization import no_init_weights
 
-from offload_runtime.errors import Diagnostic, UsageError
+from offload_runtime.errors import Diagnostic, UsageError, error_text
 from offload_runtime.models.batches import ImageBatches, SameLabels, TextBatches
 from offload_runtime.models.construction import allocates, construct
 from offload_runtime.models.huggingface import KINDS, configured_dtype, unsupported
@@ -150,7 +150,7 @@ def _config(request: ModelRequest, data: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as error:
         raise unsupported(
             request.spec,
-            f"{config_class.__name__} refuses the configuration: {error}",
+            f"{config_class.__name__} refuses the configuration: {error_text(error)}",
             "correct the config.json",
         ) from error
 
@@ -181,8 +181,8 @@ def _build(request: ModelRequest, kind: _Kind, config: Any, dtype: torch.dtype) 
             attention = "eager" if softcapped else "sdpa"
             model = kind.auto_class.from_config(config, attn_implementation=attention, dtype=dtype)
         except ValueError as error:
-            if "scaled_dot_product_attention" not in str(error):
-                raise unsupported(request.spec, str(error), "correct the config.json") from error
+            if "scaled_dot_product_attention" not in error_text(error):
+                raise unsupported(request.spec, error_text(error), "correct the config.json") from error
             model = kind.auto_class.from_config(config, attn_implementation="eager", dtype=dtype)
     if not has_values:
         model.tie_weights()  # transformers ties what shares values while it initialises them

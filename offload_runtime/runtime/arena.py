@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from offload_runtime.errors import Diagnostic, RefusedError, RunError
+from offload_runtime.errors import Diagnostic, RefusedError, RunError, error_text
 from offload_runtime.runtime.freelist import Block, FreeList
 from offload_runtime.runtime.host_memory import HostMemory, describe, read_host_memory, refuse_if_short
 from offload_runtime.runtime.numa import NumaBinding
@@ -282,7 +282,7 @@ class HostArena:
         try:
             slab = Slab(num_bytes, node=self._numa.node, pinner=self._pinner)
         except (MemoryError, RuntimeError) as error:
-            message = f"{why}: {num_bytes} bytes of host memory cannot be had: {error}"
+            message = f"{why}: {num_bytes} bytes of host memory cannot be had: {error_text(error)}"
             numbers = describe(memory, limit_bytes)
             hint = "raise the memlock limit (ulimit -l), lower limits.budget, or give the job more memory"
             raise RefusedError(Diagnostic("RUN507", "error", f"{message} ({numbers})", hint=hint)) from error

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 
 from offload_runtime.compiler import CompiledPolicy, load_policy
-from offload_runtime.errors import Diagnostic, RefusedError, UsageError
+from offload_runtime.errors import Diagnostic, RefusedError, UsageError, value_text
 from offload_runtime.facts import FACTS
 from offload_runtime.hardware import HardwareProfile
 from offload_runtime.offload_plan import Variant
@@ -94,7 +94,7 @@ def read_options(options: Mapping[str, Any] | None) -> BackendOptions:
     _require_choice("variant", variant, ("policy", "reference", "baseline"))
     for key in ("verify", "profile"):
         if not isinstance(given.get(key, False), bool):
-            message = f"option {key!r} is {given[key]!r}"
+            message = f"option {key!r} is {value_text(given[key])}"
             raise UsageError(Diagnostic("CLI612", "error", message, hint="choose True or False"))
     if model is not None and not isinstance(model, torch.nn.Module):
         raise UsageError(
@@ -136,7 +136,7 @@ def _read_size(key: str, given: object) -> int:
             return parse_size(given)
     except ValueError:
         pass
-    message = f"option {key!r} is {given!r}"
+    message = f"option {key!r} is {value_text(given)}"
     raise UsageError(
         Diagnostic("CLI612", "error", message, hint="give a number of bytes, or a size such as 12GiB")
     )
@@ -146,7 +146,10 @@ def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError(
             Diagnostic(
-                "CLI612", "error", f"option {key!r} is {value!r}", hint=f"choose one of {', '.join(choices)}"
+                "CLI612",
+                "error",
+                f"option {key!r} is {value_text(value)}",
+                hint=f"choose one of {', '.join(choices)}",
             )
         )
 
