@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 from offload_runtime.runtime import ops  # noqa: F401  # registers the operators and engines
 from offload_runtime.runtime.arena import HostArena
+from offload_runtime.runtime.cuda_engine import CudaEngine
+from offload_runtime.runtime.cuda_host import CudaPinner
 from offload_runtime.runtime.simulated_engine import SimulatedEngine
 from offload_runtime.runtime.transfer import forget_transfers, register_transfer, use_engine
+
+from .cuda_stream import GPU
 
 RegisterTransfer = Callable[..., int]
 
@@ -33,3 +38,12 @@ def register() -> Iterator[RegisterTransfer]:
 
     yield enter
     forget_transfers(keys)
+
+
+@pytest.fixture
+def cuda() -> Iterator[CudaEngine]:
+    """Run every transfer of the test on an engine of the CUDA device with its own pinned arena."""
+    engine = CudaEngine(GPU, HostArena(pinner=CudaPinner()))
+    with use_engine(engine):
+        yield engine
+    torch.cuda.synchronize()
