@@ -42,3 +42,13 @@ def test_what_torch_cannot_trace_is_refused_and_anything_else_failed() -> None:
     assert isinstance(failed, RunError)
     assert failed.diagnostics[0].message.startswith("side one on model failed: ValueError: a long story x")
     assert len(failed.diagnostics[0].message) < 500
+
+
+def test_an_exception_whose_own_text_raises_is_named_by_its_type() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    (finding,) = explain_failure(Mute(), "the step").diagnostics
+    assert finding.code == "MOD733"
+    assert "Mute" in finding.message
