@@ -34,7 +34,7 @@ CODES = (
         "error",
         "a constraint of the target does not hold",
         "The target would refuse these settings, or fail, given what is known of the run; where it has a text of its "
-        "own for that, the finding quotes it.",
+        "own for that, the finding quotes it. `offload advise` says the same of a configuration that facts state.",
         "Change the policy, or the run, as the finding says; correct --fact where it is wrong.",
         bad_example=(
             "# optimizer.yaml\n"

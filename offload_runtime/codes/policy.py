@@ -121,7 +121,7 @@ _MEANING = (
         "a policy about nothing",
         "A policy says something about activations, optimizer_state, gradients or parameters, itself or "
         "by a base.",
-        "Add one of these sections.",
+        "Add one of these sections; where nothing is to move, optimizer_state: {offload_fraction: 0.0}.",
         bad_example=("apiVersion: offload/v1\nkind: Policy\nname: mine\nlimits: {budget: 5GB}"),
         good_example=(
             "apiVersion: offload/v1\n"
