@@ -285,7 +285,6 @@ def test_full_memory_is_fixed_before_anything_else() -> None:
             {"offload_mechanism", "optimizer_offload", "parameter_offload", "nvme_read_gbps"},
         ),
     ],
-    ids=str,
 )
 def test_what_offloads_and_what_of_the_state_is_asked_for(
     facts: dict[str, Scalar], asked: set[str], not_asked: set[str]
