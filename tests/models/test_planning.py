@@ -128,7 +128,9 @@ def test_what_is_alive_at_the_peak_adds_up_whatever_the_graphs(model: str, optim
 def many_parameters(optimizer: str, dtype: torch.dtype = torch.float32) -> TracedModel:
     """Capture a model of many parameters and few activations."""
     wide = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).to(dtype)
-    captured: TracedModel = off.capture(wide, (torch.randn(1, 512, dtype=dtype),), lambda output: output.sum())
+    captured: TracedModel = off.capture(
+        wide, (torch.randn(1, 512, dtype=dtype),), lambda output: output.sum()
+    )
     return replace(captured, model=replace(captured.model, optimizer=optimizer))
 
 
