@@ -142,6 +142,7 @@ def command(
             hardware=profile,
             view_replay=view_replay,
             master_weights=master_weights,
+            with_eager=True,
             progress=advance,
         )
         swept = _sweep(baseline, compiled, sizes, advance, output) if frontier else None

@@ -24,7 +24,8 @@ class Baseline:
     """A traced model on a hardware profile, and what is predicted of it without a policy.
 
     Without ``view_replay`` plans are those of an offloader that knows of no views; a run always replays them.
-    ``optimizer_is_given``: the caller named it, and it is not merely the model's default.
+    ``optimizer_is_given``: the caller named it, and it is not merely the model's default. ``eager_peak_bytes`` is the
+    peak of a loop that is not compiled; None where it was not asked for, or is not known.
     """
 
     traced: TracedModel
@@ -36,6 +37,7 @@ class Baseline:
     window: WindowForecast
     view_replay: bool = True
     optimizer_is_given: bool = True
+    eager_peak_bytes: int | None = None
 
     @property
     def optimizer_step_bytes(self) -> int:

@@ -163,7 +163,8 @@ class PlanResult:
     ``assumes_no_state``: nobody named the optimizer, and that of the model keeps no state.
     ``bound_ms`` is a step time that no plan can beat under the same limits, ``optimality_gap`` how far this one is
     above it; None where nothing was decided by the planner. ``prediction_error`` is how far times predicted with this
-    profile were off in mode ``inductor``; None where no run was compared.
+    profile were off in mode ``inductor``; None where no run was compared. ``eager_peak_bytes`` is the peak of a loop
+    that is not compiled; None where it is not known.
     """
 
     model: str
@@ -204,6 +205,7 @@ class PlanResult:
     arithmetic: OffloadArithmetic | None
     diagnostics: tuple[Diagnostic, ...]
     prediction_error: PredictionError | None = None
+    eager_peak_bytes: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -259,6 +261,7 @@ class PlanResult:
             "bound_ms": self.bound_ms,
             "optimality_gap": self.optimality_gap,
             "layer_runs": [asdict(run) for run in self.layer_runs],
+            "eager_peak_device_bytes": self.eager_peak_bytes,
             "prediction_error": None if self.prediction_error is None else asdict(self.prediction_error),
             "verdict": self.verdict,
         }

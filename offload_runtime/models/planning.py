@@ -16,6 +16,8 @@ from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, PolicyError
 from offload_runtime.hardware import HardwareProfile, load_hardware
 from offload_runtime.judgement import judge_layers, judge_matches, judge_moved
+from offload_runtime.models.eager_step import eager_peak_bytes
+from offload_runtime.models.fake_capture import NotTraceable
 from offload_runtime.models.layer_runs import layer_runs
 from offload_runtime.models.optimizer_step import resident_bytes
 from offload_runtime.models.plan_arithmetic import arithmetic_of
@@ -98,11 +100,13 @@ def baseline_of(
     hardware: HardwareProfile,
     view_replay: bool = True,
     master_weights: bool = False,
+    with_eager: bool = False,
     progress: Progress | None = None,
 ) -> Baseline:
     """Trace the model of ``request`` and simulate it without a policy, unless ``mode`` cannot honour ``policy``.
 
-    ``view_replay`` and ``master_weights`` are those of `predict_baseline`.
+    ``view_replay`` and ``master_weights`` are those of `predict_baseline`; ``with_eager`` also counts the peak of a
+    loop that is not compiled.
     Raises RefusedError for such a policy, and for a model that cannot be traced.
     """
     refuse_unsupported(policy.policy, mode, hardware)
@@ -113,7 +117,21 @@ def baseline_of(
     notify("baseline", 0, 1)
     baseline = predict_baseline(traced, hardware, view_replay=view_replay, master_weights=master_weights)
     notify("baseline", 1, 1)
+    if with_eager:
+        notify("eager", 0, 1)
+        baseline = replace(baseline, eager_peak_bytes=_eager_peak_bytes(baseline))
+        notify("eager", 1, 1)
     return replace(baseline, optimizer_is_given=request.optimizer is not None)
+
+
+def _eager_peak_bytes(baseline: Baseline) -> int | None:
+    """Return the peak of an eager loop: of forward and backward, or of the optimizer's step; None if not known."""
+    try:
+        found = eager_peak_bytes(baseline.traced.model)
+    except NotTraceable:
+        return None
+    resident = baseline.resident
+    return max(found + resident.optimizer_state + resident.workspace, baseline.optimizer_step_bytes)
 
 
 def plan(
@@ -283,6 +301,7 @@ def _result(
         arithmetic=arithmetic_of(baseline, policy),
         diagnostics=tuple(dict.fromkeys(diagnostics)),
         prediction_error=baseline.hardware.prediction_error,
+        eager_peak_bytes=baseline.eager_peak_bytes,
     )
 
 

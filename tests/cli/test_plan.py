@@ -78,6 +78,7 @@ def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
         "batch",
         "workspace",
         "accumulated_gradients",
+        "master_weights",
     }
     assert data["peak_at"]["words"].startswith(data["peak_at"]["side"])
     assert data["optimality_gap"] is None  # nothing was optimised
@@ -161,6 +162,12 @@ def test_why_and_the_first_line_say_one_window(offload: Offload, policy: str) ->
     assert repeated is not None
     assert float(repeated[1]) == pytest.approx(float(said[1]), abs=0.1)
     assert "window" not in text
+
+
+def test_the_peak_of_an_eager_loop_is_printed(offload: Offload, policy: str) -> None:
+    assert "\n  eager PyTorch, not compiled: a peak of " in offload("plan", policy, *MODEL, *HERE).stdout
+    data = offload("plan", policy, *MODEL, *HERE, "--format", "json").document["data"]
+    assert data["eager_peak_device_bytes"] > data["resident_bytes"]["parameters"]
 
 
 def test_master_weights_are_counted_and_said(offload: Offload) -> None:

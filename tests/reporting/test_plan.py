@@ -233,10 +233,19 @@ def test_what_the_baseline_is_is_said(mode: str, said: str) -> None:
 
 def test_how_far_predictions_were_off_is_said_for_the_mode_that_was_compared() -> None:
     error = PredictionError(ratio=0.0494, step=0.1047, num_runs=22)
-    compared = "predicted ratios were within 0.049 of measured ones, and steps within 10.5 %, on 22 runs"
+    compared = "predicted ratios were within 0.05 of measured ones, and steps within 10.5 %, on 22 runs"
     assert f"\n{compared}\n" in render_plan(plan_result(mode="inductor", prediction_error=error))
     assert f"\nin mode inductor {compared}\n" in render_plan(
         plan_result(mode="graph", prediction_error=error)
     )
     text = render_plan(plan_result(hardware="h100-sxm"))
     assert "\npredicted times were not compared with runs on h100-sxm\n" in text
+
+
+@pytest.mark.parametrize(("peak", "said"), [(103 * GIB, "does not fit"), (40 * GIB, "fits"), (None, None)])
+def test_the_peak_of_a_loop_that_is_not_compiled_stands_beside(peak: int | None, said: str | None) -> None:
+    text = render_plan(plan_result(capacity_bytes=80 * GIB, eager_peak_bytes=peak))
+    if peak is None:
+        assert "eager" not in text
+    else:
+        assert f"\n  eager PyTorch, not compiled: a peak of {peak // GIB} GiB, which {said}\n" in text
