@@ -19,6 +19,7 @@ from torch.autograd import graph as autograd_graph
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from offload_runtime.errors import named_error
 from offload_runtime.models.fake_capture import NotTraceable
 from offload_runtime.models.under_test import ModelUnderTest
 from offload_runtime.runtime.accelerator_calls import AcceleratorCalls, accelerator_operators
@@ -47,7 +48,7 @@ def eager_peak_bytes(model: ModelUnderTest) -> int:
             live.count([*module.parameters(), *module.buffers(), *tree_leaves(args)])
             _backward(model.loss(module(*args)))
     except Exception as error:  # the model's own code runs here, and may do what fake tensors cannot
-        raise NotTraceable(f"{type(error).__name__}: {error}") from error
+        raise NotTraceable(named_error(error)) from error
     finally:
         for parameter in parameters:
             parameter.grad = None
