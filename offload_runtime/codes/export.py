@@ -215,7 +215,7 @@ CODES = (
             "kind: Policy\n"
             "name: mine\n"
             "activations: {default: save}\n"
-            "offload export save.yaml --to deepspeed"
+            "offload export save.yaml --to deepspeed --fact dtype=bfloat16"
         ),
     ),
     CodeEntry(
