@@ -23,7 +23,7 @@ __all__ = ["render_frontier", "render_plan"]
 
 NUM_STALL_ROWS = 5
 _BASELINES = {
-    "graph": "the baseline saves all that the traced graph can, and fuses nothing; torch.compile alone: --mode inductor",
+    "graph": "the baseline saves all that its graph can, and fuses nothing; torch.compile alone: --mode inductor",
     "inductor": "the baseline is torch.compile alone",
 }
 
