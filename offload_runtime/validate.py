@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,10 +30,10 @@ class Asked:
     ``facts`` and ``settings`` (``KEY=VALUE``) are what the constraints of another system hang on.
     """
 
-    target: str | None = None
-    overrides: Overrides = ()
-    facts: Facts = field(default_factory=lambda: NO_FACTS)
-    settings: Sequence[str] = ()
+    target: str | None
+    overrides: Overrides
+    facts: Facts
+    settings: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

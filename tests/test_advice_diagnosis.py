@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from offload_runtime.advice import Advice, advise
@@ -11,10 +9,8 @@ from offload_runtime.advice_diagnosis import found_in, is_slow, open_checks
 from offload_runtime.card import Card
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
-from offload_runtime.cli.command_lookup import command_problem
-from offload_runtime.diagnosis_table import CHECKS, FINDINGS, SIGNS, Fix
+from offload_runtime.diagnosis_table import CHECKS, FINDINGS, SIGNS
 from offload_runtime.errors import UsageError
-from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar, comparisons
@@ -24,17 +20,6 @@ from offload_runtime.state_facts import derived
 GIB = 1 << 30
 SLOW: dict[str, Scalar] = {"offload_enabled": True, "slowdown": 3.0}
 PROVEN: dict[str, Scalar] = {**SLOW, "paired_baseline": True, "warm_steps_only": True}
-SEVENTY_BILLION: dict[str, Scalar] = {
-    "framework": "deepspeed",
-    "zero_stage": 3,
-    "data_parallel": 8,
-    "num_parameters": 70_000_000_000,
-    "trainable_fraction": 1.0,
-    "dtype": "bfloat16",
-    "optimizer": "adamw",
-    "master_weights": True,
-    "gpu_total_bytes": 80 * GIB,
-}
 
 
 def sheet_of(facts: dict[str, Scalar]) -> FactSheet:
@@ -137,117 +122,6 @@ CLEAN: dict[str, Scalar] = {
     "cpu_step_fraction": 0.1,
     "offload_device": "cpu",
 }
-
-
-def test_checks_that_found_nothing_are_said_to_explain_nothing_and_no_more_is_offloaded() -> None:
-    fsdp: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "fsdp1"}
-    found = advice({**fsdp, "fits": False, "resident_fits": True, "floor_fits": True})
-    assert "None of the checks explains it. Compare one warm trace of each side" in found.summary
-    assert (found.findings, found.order, found.missing) == ((), (), ())
-
-
-@pytest.mark.parametrize(
-    ("facts", "finding", "fix"),
-    [
-        ({"exposed_copy_fraction": 0.5}, "compute waits for copies", "move less"),
-        (
-            {"exposed_copy_fraction": 0.5, "framework": "deepspeed"},
-            "compute waits for copies",
-            "zero_optimization.off",
-        ),
-        (
-            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload"},
-            "the optimizer's step on the CPU is long",
-            "zero_optimization.offload_optimizer.ratio",
-        ),
-        (
-            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge"},
-            "the optimizer's step on the CPU is long",
-            "a lower optimizer.optimizer_offload_fraction",
-        ),
-        (
-            {"pageable_fraction": 0.5, "offload_mechanism": "fsdp2"},
-            "copies are pageable",
-            "CPUOffloadPolicy(pin_memory=True)",
-        ),
-        ({"pcie_link_width": 8}, "the link is narrow", "the slot"),
-        (
-            {"numa_local": False},
-            "the process runs on another NUMA node than its GPU",
-            "a wrapper with numactl",
-        ),
-        ({"host_cpu_fraction": 0.95}, "the host is saturated", "fewer workers"),
-        ({"memory_headroom_fraction": 0.01}, "device memory is full at the peak", "a smaller micro-batch"),
-    ],
-    ids=str,
-)
-def test_a_finding_is_named_with_the_fix_for_the_system_that_offloads(
-    facts: dict[str, Scalar], finding: str, fix: str
-) -> None:
-    found = advice({**CLEAN, **facts})
-    (only,) = found.findings
-    assert only.finding == finding
-    assert only.fixes[0].startswith(fix)
-    assert f"Found: {finding} (" in found.summary
-    assert "None of the checks" not in found.summary
-
-
-def test_hooks_are_a_finding_before_anything_is_measured() -> None:
-    found = advice({"slowdown": 3.0, "offload_mechanism": "activation_hooks"})
-    assert [each.finding for each in found.findings] == ["hooks copy on the compute stream"]
-    assert "Found so far: hooks copy on the compute stream" in found.summary
-    assert "pin_memory=True" in found.findings[0].fixes[0]
-    assert 'backend="offload"' in found.findings[0].fixes[1]
-
-
-def test_every_finding_has_a_fix_whatever_is_known() -> None:
-    assert [each.name for each in FINDINGS if not any(isinstance(fix, str) for fix in each.fixes)] == []
-
-
-@pytest.mark.parametrize(
-    ("facts", "impossible"),
-    [
-        (
-            {"exposed_copy_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
-            "offload_param",
-        ),
-        (
-            {"pageable_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
-            "offload_param",
-        ),
-        (
-            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload", "zero_stage": 2},
-            "offload_optimizer.ratio",
-        ),
-        (
-            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge", "offload_overlap": True},
-            "overlap_cpu_optimizer_d2h_h2d",
-        ),
-        ({"exposed_copy_fraction": 0.5, "memory_headroom_fraction": 0.01}, "a larger batch"),
-        ({"exposed_copy_fraction": 0.5, "offload_mechanism": "offload_runtime"}, "optimizer state"),
-    ],
-    ids=str,
-)
-def test_a_fix_that_the_facts_leave_nothing_to_do_is_not_named(
-    facts: dict[str, Scalar], impossible: str
-) -> None:
-    def named(known: dict[str, Scalar]) -> bool:
-        return any(
-            impossible in fix for found in found_in(sheet_of({**CLEAN, **known})) for fix in found.fixes
-        )
-
-    last = list(facts)[-1]
-    assert named({name: value for name, value in facts.items() if name != last})
-    assert not named(facts)
-
-
-def test_full_memory_is_fixed_before_anything_else() -> None:
-    found = advice({**PROVEN, "numa_local": False, "memory_headroom_fraction": 0.01})
-    assert [each.finding for each in found.findings] == [
-        "device memory is full at the peak",
-        "the process runs on another NUMA node than its GPU",
-    ]
-    assert FINDINGS[0].name == found.findings[0].finding
 
 
 @pytest.mark.parametrize(
@@ -368,52 +242,12 @@ def test_a_slowdown_of_nothing_is_a_contradiction(facts: dict[str, Scalar], name
     assert "says that nothing is offloaded" not in advice({**facts, "slowdown": 1.0}).summary
 
 
-def test_the_optimizer_s_state_on_the_host_has_a_price_of_its_own() -> None:
-    on: dict[str, Scalar] = {"optimizer_offload": True}
-    skill = "offload skills show offload-optimizer-state"
-    slow = advice({"slowdown": 1.9, "offload_fraction": 0.25, **on}).summary
-    assert "this may be its price" in slow
-    assert f"offload_fraction 0.25, {skill}" in slow
-    little = advice({"slowdown": 1.1, **on}).summary
-    assert little.startswith("This is little for the optimizer's state on the host")
-    assert skill in little
-    assert skill in advice({"slowdown": 1.1}).summary
-    assert skill not in advice({"slowdown": 1.1, "offload_mechanism": "offload_runtime"}).summary
-    assert "price" not in advice({"slowdown": 1.9, "optimizer_offload": False}).summary
-    assert skill.rpartition(" ")[2] in {each.name for each in list_skills()}
-
-
-def test_the_command_for_hooks_compares_with_the_step_without_offloading() -> None:
-    (found,) = found_in(sheet_of({"slowdown": 3.0, "offload_mechanism": "activation_hooks"}))
-    (command,) = re.findall(r"offload bench .*", found.fixes[1])
-    assert command_problem(command) is None
-    assert "--peer save-on-cpu --baseline eager" in command
-
-
 def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
     nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme"}
     assert "In this order: the disk by itself." in advice(nvme).summary
     (found,) = advice({**nvme, "nvme_read_gbps": 1.0}).findings
     assert found.fixes[0] == "aio.queue_depth and aio.block_size higher"
     assert open_checks(sheet_of(CLEAN)) == ()
-
-
-def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:
-    known = {setting.key for target in EXPORT_TARGETS for setting in load_target(target).settings}
-    fixes = [
-        fix.text if isinstance(fix, Fix) else fix
-        for finding in FINDINGS
-        for fixes in finding.by_system.values()
-        for fix in fixes
-    ]
-    keys = {
-        key
-        for fix in fixes
-        for key in re.findall(r"\b(?:zero_optimization|optimizer|aio)\.[a-z0-9_.]*[a-z0-9]", fix)
-    }
-    assert len(keys) > 8
-    assert keys <= known
-    assert "offload_policy" in known
 
 
 @pytest.mark.parametrize(
@@ -506,48 +340,3 @@ def test_a_long_step_on_the_cpu_is_a_reason_by_itself(card: Card) -> None:
     found = verdict(card, {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1})
     assert found.applies is True
     assert any("no setting of the link helps" in interaction.text for interaction in found.interactions)
-
-
-def test_state_that_is_off_the_device_is_not_resident() -> None:
-    whole = sheet_of(SEVENTY_BILLION).size("resident_bytes")
-    assert whole == 16 * 70_000_000_000 // 8
-    off: dict[str, Scalar] = {**SEVENTY_BILLION, "optimizer_offload": True}
-    # DeepSpeed's offloaded optimizer has the gradients on the host, too: weights stay.
-    assert sheet_of(off).size("resident_bytes") == 2 * 70_000_000_000 // 8
-    assert sheet_of({**off, "parameter_offload": True}).size("resident_bytes") == 0
-    half = sheet_of(
-        {**off, "framework": "megatron-bridge", "distributed_optimizer": True, "offload_fraction": 0.5}
-    )
-    assert half.size("resident_bytes") == (2 + 2 + 6) * 70_000_000_000 // 8
-
-
-def test_a_cure_that_is_on_already_is_not_named() -> None:
-    on: dict[str, Scalar] = {**SEVENTY_BILLION, "optimizer_offload": True, "num_parameters": 400_000_000_000}
-    found = advice(on)
-    assert found.conclusion == "refused"
-    assert not any("offload the optimizer's state" in cure for cure in found.lowers)
-    assert [step.mechanism for step in found.order] == ["parameters", "activations"]
-    both = advice({**SEVENTY_BILLION, "optimizer_offload": True, "parameter_offload": True})
-    assert "DeepSpeed has on already: optimizer offload and parameter offload" in both.summary
-
-
-@pytest.mark.parametrize(
-    ("stage", "cure"),
-    [
-        (3, "more ranks than 8: 16 ranks hold 65.2 GiB each"),
-        (1, "share the state among ranks (ZeRO-3, FSDP2): 16 ranks hold 65.2 GiB each"),
-    ],
-)
-def test_more_ranks_are_counted_from_those_that_share_already(stage: int, cure: str) -> None:
-    found = advice({**SEVENTY_BILLION, "zero_stage": stage})
-    assert any(cure in text for text in found.lowers)
-
-
-def test_what_ranks_share_is_said_in_words() -> None:
-    lines = [line.expression for section in advice(SEVENTY_BILLION).sections for line in section.lines]
-    assert any("parameters, gradients and optimizer state shared by 8 ranks" in text for text in lines)
-
-
-def test_eight_ranks_of_a_node_are_not_one_that_shares_with_nobody() -> None:
-    facts = {name: value for name, value in SEVENTY_BILLION.items() if name != "data_parallel"}
-    assert sheet_of({**facts, "ranks_per_node": 8}).size("resident_bytes") is None

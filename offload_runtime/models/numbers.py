@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from offload_runtime.graph.wrappers import inner_tensors
 from offload_runtime.models.result import Difference, TensorKind
 from offload_runtime.models.under_test import tensors_in
 
@@ -76,10 +76,9 @@ def dense(tensor: Tensor) -> Tensor:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return the elements of ``tensor`` in logical order as one row of uint8; of a wrapper, what it wraps."""
-    wrapper: object = tensor
-    if is_traceable_wrapper_subclass(wrapper):
-        names, _ = wrapper.__tensor_flatten__()
-        return torch.cat([as_bytes(getattr(wrapper, name)) for name in names])
+    inner = inner_tensors(tensor)
+    if inner:
+        return torch.cat([as_bytes(held) for held in inner.values()])
     return dense(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from offload_runtime.graph.storages import hint
+from offload_runtime.graph.wrappers import inner_tensors
 
 __all__ = ["PlannedBytes", "SizeSource", "planned_bytes_of", "sizes_of"]
 
@@ -90,9 +90,9 @@ def sizes_of(gm: fx.GraphModule) -> dict[object, SizeSource]:
 
 def _tensors_in(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield a plain tensor itself, a wrapper's inner tensors with the attributes that lead to them."""
-    if is_traceable_wrapper_subclass(value):
-        names, _ = value.__tensor_flatten__()
-        for name in names:
-            yield from _tensors_in(getattr(value, name), (*path, name))
+    inner = inner_tensors(value)
+    if inner:
+        for name, held in inner.items():
+            yield from _tensors_in(held, (*path, name))
     elif isinstance(value, torch.Tensor):
         yield path, value

@@ -1,0 +1,166 @@
+"""What a diagnosis finds, and its fix: for the system that offloads, and only what the facts leave to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from offload_runtime.advice_diagnosis import found_in
+from offload_runtime.cli.command_lookup import command_problem
+from offload_runtime.diagnosis_table import FINDINGS, Fix
+from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
+from offload_runtime.predicates import Scalar
+from offload_runtime.skills_catalog import list_skills
+from tests.test_advice_diagnosis import CLEAN, PROVEN, advice, sheet_of
+
+
+def test_checks_that_found_nothing_are_said_to_explain_nothing_and_no_more_is_offloaded() -> None:
+    fsdp: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "fsdp1"}
+    found = advice({**fsdp, "fits": False, "resident_fits": True, "floor_fits": True})
+    assert "None of the checks explains it. Compare one warm trace of each side" in found.summary
+    assert (found.findings, found.order, found.missing) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("facts", "finding", "fix"),
+    [
+        ({"exposed_copy_fraction": 0.5}, "compute waits for copies", "move less"),
+        (
+            {"exposed_copy_fraction": 0.5, "framework": "deepspeed"},
+            "compute waits for copies",
+            "zero_optimization.off",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload"},
+            "the optimizer's step on the CPU is long",
+            "zero_optimization.offload_optimizer.ratio",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge"},
+            "the optimizer's step on the CPU is long",
+            "a lower optimizer.optimizer_offload_fraction",
+        ),
+        (
+            {"pageable_fraction": 0.5, "offload_mechanism": "fsdp2"},
+            "copies are pageable",
+            "CPUOffloadPolicy(pin_memory=True)",
+        ),
+        ({"pcie_link_width": 8}, "the link is narrow", "the slot"),
+        (
+            {"numa_local": False},
+            "the process runs on another NUMA node than its GPU",
+            "a wrapper with numactl",
+        ),
+        ({"host_cpu_fraction": 0.95}, "the host is saturated", "fewer workers"),
+        ({"memory_headroom_fraction": 0.01}, "device memory is full at the peak", "a smaller micro-batch"),
+    ],
+    ids=str,
+)
+def test_a_finding_is_named_with_the_fix_for_the_system_that_offloads(
+    facts: dict[str, Scalar], finding: str, fix: str
+) -> None:
+    found = advice({**CLEAN, **facts})
+    (only,) = found.findings
+    assert only.finding == finding
+    assert only.fixes[0].startswith(fix)
+    assert f"Found: {finding} (" in found.summary
+    assert "None of the checks" not in found.summary
+
+
+def test_hooks_are_a_finding_before_anything_is_measured() -> None:
+    found = advice({"slowdown": 3.0, "offload_mechanism": "activation_hooks"})
+    assert [each.finding for each in found.findings] == ["hooks copy on the compute stream"]
+    assert "Found so far: hooks copy on the compute stream" in found.summary
+    assert "pin_memory=True" in found.findings[0].fixes[0]
+    assert 'backend="offload"' in found.findings[0].fixes[1]
+
+
+def test_every_finding_has_a_fix_whatever_is_known() -> None:
+    assert [each.name for each in FINDINGS if not any(isinstance(fix, str) for fix in each.fixes)] == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "impossible"),
+    [
+        (
+            {"exposed_copy_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
+            "offload_param",
+        ),
+        (
+            {"pageable_fraction": 0.5, "offload_mechanism": "zero_offload", "parameter_offload": False},
+            "offload_param",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "offload_mechanism": "zero_offload", "zero_stage": 2},
+            "offload_optimizer.ratio",
+        ),
+        (
+            {"cpu_step_fraction": 0.5, "framework": "megatron-bridge", "offload_overlap": True},
+            "overlap_cpu_optimizer_d2h_h2d",
+        ),
+        ({"exposed_copy_fraction": 0.5, "memory_headroom_fraction": 0.01}, "a larger batch"),
+        ({"exposed_copy_fraction": 0.5, "offload_mechanism": "offload_runtime"}, "optimizer state"),
+    ],
+    ids=str,
+)
+def test_a_fix_that_the_facts_leave_nothing_to_do_is_not_named(
+    facts: dict[str, Scalar], impossible: str
+) -> None:
+    def named(known: dict[str, Scalar]) -> bool:
+        return any(
+            impossible in fix for found in found_in(sheet_of({**CLEAN, **known})) for fix in found.fixes
+        )
+
+    last = list(facts)[-1]
+    assert named({name: value for name, value in facts.items() if name != last})
+    assert not named(facts)
+
+
+def test_full_memory_is_fixed_before_anything_else() -> None:
+    found = advice({**PROVEN, "numa_local": False, "memory_headroom_fraction": 0.01})
+    assert [each.finding for each in found.findings] == [
+        "device memory is full at the peak",
+        "the process runs on another NUMA node than its GPU",
+    ]
+    assert FINDINGS[0].name == found.findings[0].finding
+
+
+def test_the_optimizer_s_state_on_the_host_has_a_price_of_its_own() -> None:
+    on: dict[str, Scalar] = {"optimizer_offload": True}
+    skill = "offload skills show offload-optimizer-state"
+    slow = advice({"slowdown": 1.9, "offload_fraction": 0.25, **on}).summary
+    assert "this may be its price" in slow
+    assert f"offload_fraction 0.25, {skill}" in slow
+    little = advice({"slowdown": 1.1, **on}).summary
+    assert little.startswith("This is little for the optimizer's state on the host")
+    assert skill in little
+    assert skill in advice({"slowdown": 1.1}).summary
+    assert skill not in advice({"slowdown": 1.1, "offload_mechanism": "offload_runtime"}).summary
+    assert "price" not in advice({"slowdown": 1.9, "optimizer_offload": False}).summary
+    assert skill.rpartition(" ")[2] in {each.name for each in list_skills()}
+
+
+def test_the_command_for_hooks_compares_with_the_step_without_offloading() -> None:
+    (found,) = found_in(sheet_of({"slowdown": 3.0, "offload_mechanism": "activation_hooks"}))
+    (command,) = re.findall(r"offload bench .*", found.fixes[1])
+    assert command_problem(command) is None
+    assert "--peer save-on-cpu --baseline eager" in command
+
+
+def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:
+    known = {setting.key for target in EXPORT_TARGETS for setting in load_target(target).settings}
+    fixes = [
+        fix.text if isinstance(fix, Fix) else fix
+        for finding in FINDINGS
+        for fixes in finding.by_system.values()
+        for fix in fixes
+    ]
+    keys = {
+        key
+        for fix in fixes
+        for key in re.findall(r"\b(?:zero_optimization|optimizer|aio)\.[a-z0-9_.]*[a-z0-9]", fix)
+    }
+    assert len(keys) > 8
+    assert keys <= known
+    assert "offload_policy" in known
