@@ -1,6 +1,6 @@
 """Tensors that wrap others, such as nested ones: what they hold.
 
-The only module that names ``is_traceable_wrapper_subclass`` of ``torch.utils._python_dispatch``; in torch 2.11 and 2.13.
+Only this module names ``is_traceable_wrapper_subclass`` of ``torch.utils._python_dispatch``, in torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
