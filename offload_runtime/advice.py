@@ -33,6 +33,10 @@ _COMPILE_FIRST = (
     "An eager loop holds more than the compiled one, which was predicted: compile first, "
     "model = torch.compile(model)."
 )
+_SLOW_INSTEAD = (
+    "If offloading made training slow, say how much: --fact slowdown=3, the step time with over that without, and "
+    "--fact offload_mechanism=, what offloads."
+)
 Conclusion = Literal["nothing", "activations", "refused", "unknown", "diagnose", "not_slow"]
 
 
@@ -136,6 +140,8 @@ def _about_memory(result: FactsResult) -> Advice:
     hangs = f"hether a step fits hangs on {', '.join(missing)}."
     system = system_summary(sheet)
     summary = f"{system} W{hangs}" if system is not None else f"Nothing can be said yet: w{hangs}"
+    if sheet.get("slowdown") is None and sheet.get("offload_enabled") is not False and ran_out is None:
+        summary += f" {_SLOW_INSTEAD}"
     return Advice("unknown", summary, (), sections, missing=missing)
 
 

@@ -177,7 +177,7 @@ def _leaving_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
             "not known",
             None,
             "GiB",
-            "tensor, pipeline or expert parallelism, or it is not said what the ranks share: give the byte facts",
+            "give resident_bytes of one rank: what the ranks divide among them is not said, or not known here",
         )
 
 

@@ -13,12 +13,21 @@ from offload_runtime.fact_sheet import FactSheet, format_fact
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Predicate, comparisons, evaluate
 
-__all__ = ["DIAGNOSIS_CARD", "Diagnosis", "Found", "diagnose", "found_in", "is_slow", "open_checks"]
+__all__ = [
+    "DIAGNOSIS_CARD",
+    "PRICE_CARD",
+    "Diagnosis",
+    "Found",
+    "diagnose",
+    "found_in",
+    "is_slow",
+    "open_checks",
+]
 
 DIAGNOSIS_CARD = "diagnose-offload-overhead"
 _MEASURED = ("paired_baseline", "warm_steps_only")
 _MECHANISM_OF = {"deepspeed": "zero_offload"}
-_PRICE_CARD = "offload-optimizer-state"
+PRICE_CARD = "offload-optimizer-state"
 # Systems by what they can offload: these say it in facts of their own, the others by their name.
 _WITH_STATE = (None, "zero_offload", "nvme", "megatron-bridge")
 _WITHOUT_STATE = ("activation_hooks", "offload_runtime")
@@ -160,12 +169,12 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
     elif sheet.get("optimizer_offload") is True:
         summary = (
             f"This is little for the optimizer's state on the host: {measured}. What that cost elsewhere, by share: "
-            f"offload skills show {_PRICE_CARD}. Take it, or offload less."
+            f"offload skills show {PRICE_CARD}. Take it, or offload less."
         )
     else:
         summary = f"This is the normal price of offloading: {measured}. Take it, or offload less."
         if _system(sheet) not in _WITHOUT_STATE:
-            summary += f" Optimizer state on the host costs more: offload skills show {_PRICE_CARD}."
+            summary += f" Optimizer state on the host costs more: offload skills show {PRICE_CARD}."
     if open_ones:
         summary += f" That holds if both were measured in a pair and warm ({', '.join(open_ones)})."
     return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
@@ -179,7 +188,7 @@ def _price(sheet: FactSheet) -> str | None:
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
     return (
         f"The optimizer's state is on the host, and this may be its price: compare with the published times at {at}, "
-        f"offload skills show {_PRICE_CARD}, and lower the share if that is all it is."
+        f"offload skills show {PRICE_CARD}, and lower the share if that is all it is."
     )
 
 
@@ -219,7 +228,9 @@ def _may_use_disk(sheet: FactSheet) -> bool:
 
 def _in_words(check: Check, sheet: FactSheet) -> str:
     is_sure = check.only_for is None or evaluate(check.only_for, sheet.values) is True
-    return check.name if is_sure else f"{check.name}, if one is used"
+    name = check.name if is_sure else f"{check.name}, if one is used"
+    unknown = [fact for fact in check.facts if sheet.get(fact) is None]
+    return f"{name} ({', '.join(unknown)} open)" if 0 < len(unknown) < len(check.facts) else name
 
 
 def _slowdown(sheet: FactSheet) -> float | None:

@@ -22,8 +22,8 @@ def system_summary(sheet: FactSheet) -> str | None:
     target = sheet.get("framework")
     if target not in EXPORT_TARGETS:
         return None
-    known, offloaded = load_target(str(target)), _offloaded(sheet)
-    is_on = [mechanism for mechanism in known.mechanisms if mechanism.moves in offloaded]
+    known = load_target(str(target))
+    is_on = [mechanism for mechanism in known.mechanisms if _is_on(mechanism, sheet)]
     others = [mechanism for mechanism in known.mechanisms if mechanism not in is_on]
     refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
     usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
@@ -50,6 +50,12 @@ def refusal_summary(sheet: FactSheet, refused: Sequence[Diagnostic]) -> str:
     # What the system itself would print stands in the finding, after the name of the rule.
     reasons = [each.message.removeprefix(f"{system}: ").partition(" [")[0] for each in refused]
     return f"{load_target(system).title} refuses this configuration: {'; '.join(reasons)}."
+
+
+def _is_on(mechanism: TargetMechanism, sheet: FactSheet) -> bool:
+    if mechanism.enabled_when is not None:
+        return evaluate(mechanism.enabled_when, sheet.values) is True
+    return mechanism.moves in _offloaded(sheet)
 
 
 def _offloaded(sheet: FactSheet) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ NORMAL, SLOW = 1.05, 1.2
 
 LARGE = 0.2
 FULL = 0.02
+_ACTIVATIONS_ALONE = Comparison("offload_mechanism", "in", ("activation_hooks", "offload_runtime"))
 _NVME = AnyOf((Comparison("offload_mechanism", "is", "nvme"), Comparison("offload_device", "is", "nvme")))
 
 
@@ -49,7 +50,8 @@ CHECKS = (
     Check("NUMA binding of each rank", ("numa_local",)),
     Check("pinned memory", ("pageable_fraction",)),
     Check("the width of the link", ("pcie_link_width",)),
-    Check("the host and the optimizer's step on it", ("host_cpu_fraction", "cpu_step_fraction")),
+    Check("the host", ("host_cpu_fraction",)),
+    Check("the optimizer's step on the CPU", ("cpu_step_fraction",), settled_by=(_ACTIVATIONS_ALONE,)),
     Check("the disk by itself", ("nvme_read_gbps",), only_for=_NVME),
 )
 
@@ -86,7 +88,6 @@ class Finding:
 
 _NO_PARAMETERS = Comparison("parameter_offload", "is", False)
 _NO_OPTIMIZER = Comparison("optimizer_offload", "is", False)
-_ACTIVATIONS_ALONE = Comparison("offload_mechanism", "in", ("activation_hooks", "offload_runtime"))
 _LOWER_RATIO = Fix(
     "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
     unless=AnyOf((_NO_OPTIMIZER, Comparison("zero_stage", "lt", 3))),

@@ -28,13 +28,16 @@ class JoinedFacts:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def read_fact_files(paths: Sequence[Path]) -> JoinedFacts:
-    """Read files as `open_fact_file` does, and return what they say together.
+def read_fact_files(paths: Sequence[Path], side: str | None = None) -> JoinedFacts:
+    """Read files as `open_fact_file` does, and return what they say together; ``side`` is one of a bench.
 
     What a bench timed stands before what an apply did. Raises UsageError (ADV903) for every fact that two files give
-    different values, and for results of different models, inputs or devices.
+    different values, and for results of different models, inputs or devices, and (CLI603) for a side without a bench.
     """
-    files = [open_fact_file(path) for path in paths]
+    files = [open_fact_file(path, side) for path in paths]
+    if side is not None and not any(file.is_bench for file in files):
+        message = "--side names one side of a bench, and no result of a bench is given"
+        raise UsageError(Diagnostic("CLI603", "error", message, hint="give the result with --from FILE"))
     problems = [problem for pair in combinations(files, 2) for problem in _problems(*pair)]
     if problems:
         raise UsageError(*problems)

@@ -185,16 +185,17 @@ def read_fact_file(path: Path) -> dict[str, Scalar]:
     return dict(open_fact_file(path).facts)
 
 
-def open_fact_file(path: Path) -> FactFile:
+def open_fact_file(path: Path, side: str | None = None) -> FactFile:
     """Read facts that ``offload facts --format json`` printed, a JSON mapping of names and values, or a result.
 
-    A result is what ``offload bench`` or ``offload apply`` measured, as a file or as ``--format json`` printed it.
+    A result is what ``offload bench`` or ``offload apply`` measured, as a file or as ``--format json`` printed it; of
+    several sides of a bench that offload the facts are those of ``side``.
 
     Raises UnreadableError (ADV901) for a file that is neither, PolicyError (ADV902) for each name or value that the
     table does not have.
     """
     data = _unwrapped(_read_json(path))
-    listed = _listed(path, data)
+    listed = _listed(path, data, side)
     findings = []
     for name, value in listed.items():
         fact = FACTS.get(name)
@@ -238,11 +239,11 @@ def _unwrapped(data: Any) -> Any:
     return data
 
 
-def _listed(path: Path, data: Any) -> dict[str, Scalar]:
-    """Find names and values in a plain mapping or a result."""
+def _listed(path: Path, data: Any, side: str | None) -> dict[str, Scalar]:
+    """Find names and values in a plain mapping or a result, of a bench those of ``side``."""
     if is_result(data):
         try:
-            return facts_of_result(data)
+            return facts_of_result(data, side)
         except ValueError as error:
             reason, _, hint = str(error).partition("; ")
             raise _unreadable(path, reason, hint or None) from error

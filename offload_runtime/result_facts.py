@@ -28,7 +28,7 @@ _BOUND = re.compile(r"node [0-9]+: [1-9][0-9]* threads on [1-9][0-9]* CPUs, [^()
 _ELSEWHERE = re.compile(
     r"node ([0-9]+): threads not bound, [^()]* \(none of the CPUs of node \1 is allowed to this process\)"
 )
-_GIVE = "--fact slowdown=3 --fact paired_baseline=true --fact warm_steps_only=true"
+_GIVE = "--fact slowdown=WITH/WITHOUT --fact paired_baseline=true|false --fact warm_steps_only=true|false"
 
 
 def is_result(data: object) -> bool:
@@ -63,14 +63,14 @@ def subject_of_result(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def facts_of_result(data: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the facts that a result holds.
+def facts_of_result(data: Mapping[str, Any], side: str | None = None) -> dict[str, Scalar]:
+    """Return the facts that a result holds; of several sides of a bench that offload, those of the one named ``side``.
 
     Raises ValueError, with the facts to give by hand in its message, where it holds no slowdown: nothing was timed, or
     not one side against one without offloading. Raises it, too, for a result of another shape.
     """
     try:
-        found = _of_bench(data) if is_bench(data) else _of_apply(data)
+        found = _of_bench(data, side) if is_bench(data) else _of_apply(data)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is a result of another version; give {_GIVE}") from error
     return {name: value for name, value in found.items() if value is not None}
@@ -118,20 +118,22 @@ def _is_local(numa: str) -> bool | None:
     return False if any(_ELSEWHERE.fullmatch(binding) for binding in bindings) else None
 
 
-def _of_bench(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
+def _of_bench(data: Mapping[str, Any], named: str | None) -> dict[str, Scalar | None]:
     sides: Sequence[Mapping[str, Any]] = data["sides"]
     offloading = [side for side in sides if _mechanism(side) is not None and side["name"] != data["control"]]
     timed = [side for side in offloading if side["summary"]["ratio"] is not None]
     if any(side["name"] == data["baseline"] for side in offloading):
         raise ValueError(f"its baseline {data['baseline']} offloads, too; give {_GIVE}")
-    if len(timed) != 1:
-        names = ", ".join(str(side["name"]) for side in timed)
-        which = (
-            f"{len(timed)} sides offload and were timed ({names})"
-            if timed
-            else "no side that offloads was timed"
-        )
-        raise ValueError(f"{which}, and the facts are of one; give {_GIVE}")
+    if not timed:
+        raise ValueError(f"no side that offloads was timed, and the facts are of one; give {_GIVE}")
+    names = ", ".join(str(side["name"]) for side in timed)
+    if named is not None:
+        timed = [side for side in timed if side["name"] == named]
+    if not timed:
+        raise ValueError(f"it has no side {named} that offloads and was timed; name one with --side: {names}")
+    if len(timed) > 1:
+        which = f"{len(timed)} sides offload and were timed, and the facts are of one"
+        raise ValueError(f"{which}; name it with --side: {names}")
     (side,) = timed
     return {
         "offload_enabled": True,

@@ -53,6 +53,24 @@ def test_what_was_checked_is_no_longer_in_the_order() -> None:
     assert "In this order: utilization with headroom; then" in found.summary
 
 
+def test_a_check_that_is_done_in_part_says_what_is_open_of_it() -> None:
+    found = advice({**PROVEN, "copy_fraction": 0.6})
+    assert "In this order: the share of copies (exposed_copy_fraction open); then" in found.summary
+
+
+@pytest.mark.parametrize("mechanism", ["offload_runtime", "activation_hooks"])
+def test_where_activations_alone_move_the_optimizers_step_is_no_check(mechanism: str) -> None:
+    checks = [check.name for check in open_checks(sheet_of({**SLOW, "offload_mechanism": mechanism}))]
+    assert "the host" in checks
+    assert "the optimizer's step on the CPU" not in checks
+    assert "the optimizer's step on the CPU" in [check.name for check in open_checks(sheet_of(SLOW))]
+
+
+def test_who_knows_nothing_yet_is_told_how_a_slow_run_is_diagnosed() -> None:
+    assert "--fact slowdown=3" in advice({}).summary
+    assert "--fact slowdown=3" not in advice({"out_of_memory": True}).summary
+
+
 def test_a_baseline_that_was_not_paired_is_still_to_do() -> None:
     assert open_checks(sheet_of({**SLOW, "paired_baseline": False}))[0].facts == ("paired_baseline",)
 

@@ -113,6 +113,17 @@ def test_bench_gives_the_slowdown_of_the_one_side_that_offloads(only: dict[str, 
     assert facts_of_result(benched(only, warmup=3))["warm_steps_only"] is False
 
 
+def test_of_several_sides_that_offload_the_one_named_gives_the_facts() -> None:
+    result = benched(side("balanced", 1.1, kind="policy", moved_bytes=5), side("save-on-cpu", 3.0))
+    found = facts_of_result(result, "save-on-cpu")
+    assert (found["slowdown"], found["offload_mechanism"]) == (3.0, "activation_hooks")
+    assert facts_of_result(result, "balanced")["slowdown"] == 1.1
+    with pytest.raises(ValueError, match="name it with --side: balanced, save-on-cpu"):
+        facts_of_result(result)
+    with pytest.raises(ValueError, match="no side eager .* name one with --side: balanced, save-on-cpu"):
+        facts_of_result(result, "eager")
+
+
 @pytest.mark.parametrize(
     ("result", "why"),
     [

@@ -11,7 +11,7 @@ from typing import Unpack
 import click
 
 from offload_runtime.advice import Advice, advise
-from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, is_slow
+from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, PRICE_CARD, is_slow
 from offload_runtime.advice_systems import OWN_MECHANISM
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
@@ -20,12 +20,14 @@ from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_optio
 from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
+from offload_runtime.facts import FACTS
+from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import MIB, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
 
 # Commands that speak of what this package's back end would do.
-_THIS_BACK_END = ("apply", "bench", "explain")
+_THIS_BACK_END = ("apply", "bench", "explain", "plan")
 
 
 @click.command(short_help="Say which mechanism fits a model and a machine, why, and what to do next.")
@@ -46,6 +48,10 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
       offload advise --model builtin:llama3-8b --batch 2 --optimizer adamw --hardware h100-pcie5
       offload advise --model builtin:llama3-8b-lora --hardware h100-sxm --fact max_step_overhead=0.05
       offload advise --fact framework=megatron-bridge --fact pipeline_parallel=4 --fact out_of_memory=true
+
+    \b
+    Offloading made training slow, by the step time with over that without:
+      offload advise --fact slowdown=3 --fact offload_mechanism=zero_offload
     """
     from offload_runtime.reporting.advice import advice_data, render_advice
 
@@ -68,6 +74,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
 def _given(options: FactOptions) -> str:
     """Return the facts given as they were typed, for a command that asks again with more."""
     words = [word for fact in options["facts"] for word in ("--fact", fact)]
+    words = ["--side", options["side"], *words] if options["side"] is not None else words
     words = [word for file in options["files"] for word in ("--from", str(file))] + words
     return "".join(f" {shlex.quote(word)}" for word in words)
 
@@ -81,6 +88,8 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
     if advice.conclusion == "diagnose":
+        if gathered.result.sheet.get("optimizer_offload") is True:
+            yield f"offload skills show {PRICE_CARD}"
         return  # whatever else applies would offload more
     if advice.compile_first and gathered.model_arguments:
         yield _line(replace(gathered, mode="inductor"), "bench", "--peer=eager")
@@ -90,7 +99,9 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
         yield _line(gathered, "plan", "fit", *_limits(gathered, advice))
     if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
         named = shlex.join(hardware_arguments(gathered.hardware or "HARDWARE", gathered.device_memory))
-        yield f"offload advise --model MODEL {named}{given}"
+        # The optimizer's state is most of what is resident where all parameters are trained.
+        optimizer = "" if gathered.result.sheet.get("optimizer") is not None else " --optimizer OPTIMIZER"
+        yield f"offload advise --model MODEL {named}{optimizer}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", "--why", *_limits(gathered, advice))
     yield from _card_commands(gathered, advice, cards)
@@ -155,8 +166,8 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     framework = gathered.result.sheet.get("framework")
     if line is None or (framework in OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
         return None
-    if framework in EXPORT_TARGETS:
-        line = line.replace("TARGET", str(framework))
+    if framework in EXPORT_TARGETS and "TARGET" in line:
+        line = f"{line.replace('TARGET', str(framework))}{_of_the_run(gathered)}"
     if gathered.model_arguments and "--model MODEL" in line:
         before, _, after = line.partition("--model MODEL")
         for option in gathered.model_arguments[::2]:
@@ -173,6 +184,19 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     if line.split()[1] == "plan":
         line = " ".join([line, *_master_weights(gathered)])
     return line
+
+
+def _of_the_run(gathered: Gathered) -> str:
+    """Return the facts given about the configuration, which an export hangs on, as options."""
+    sheet = gathered.result.sheet
+    named = (name for name, fact in FACTS.items() if fact.source == "configuration" and name != "framework")
+    given = (name for name in named if sheet.origin(name) == "given")
+    return "".join(f" --fact {name}={_typed(sheet.values[name])}" for name in given)
+
+
+def _typed(value: Scalar) -> str:
+    """Return a fact's value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def _master_weights(gathered: Gathered) -> list[str]:

@@ -57,6 +57,7 @@ class FactOptions(TypedDict):
     device_memory: int | None
     facts: tuple[str, ...]
     files: tuple[Path, ...]
+    side: str | None
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ def fact_options(command: Command) -> Command:
             help="Facts of another machine, as `offload facts --format json` printed them there, or a result of "
             "`offload bench` or `offload apply`, as a file or from --format json. Repeatable, for files about one run.",
         ),
+        click.option(
+            "--side",
+            metavar="NAME",
+            help="Where several sides of a bench offload: the one that the facts are of, such as save-on-cpu.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -103,7 +109,7 @@ def gather(options: FactOptions) -> Gathered:
     Raises UsageError for a fact that is none, and as the model's and the profile's readers do.
     """
     given = _given(options)
-    joined = read_fact_files(options["files"])
+    joined = read_fact_files(options["files"], options["side"])
     from offload_runtime.hardware import load_hardware
 
     profile = load_hardware(options["hardware"]) if options["hardware"] is not None else None

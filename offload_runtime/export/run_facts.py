@@ -83,8 +83,9 @@ def note_checked_facts(
     ):
         if names:
             message = f"{fate} written as a setting: {', '.join(names)}"
-            where = "set it where the run is configured or launched"
-            hint = f"{where}: no setting of {target.title} is known for it"
+            hint = (
+                "set it where the run is configured or launched: an export for this target does not write it"
+            )
             findings.note(None, "EXP914", message, hint=hint)
 
 

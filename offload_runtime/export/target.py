@@ -137,6 +137,7 @@ class TargetMechanism:
     """One way in which the target offloads: what it is called, what it moves, and when it can be used.
 
     ``when`` is a condition on facts of the run, ``needs`` the same in words; both are None where nothing limits it.
+    ``enabled_when`` tells that a run has it on; None where what is offloaded tells it.
     """
 
     name: str
@@ -144,6 +145,7 @@ class TargetMechanism:
     source: str
     when: Predicate | None = None
     needs: str | None = None
+    enabled_when: Predicate | None = None
 
 
 @dataclass(frozen=True, slots=True)

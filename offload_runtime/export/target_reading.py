@@ -136,6 +136,7 @@ def _read_mechanism(row: MapNode) -> TargetMechanism:
         source=_needed(row, "source"),
         when=_predicate(row, "when") if "when" in row.entries else None,
         needs=_text(row, "needs"),
+        enabled_when=_predicate(row, "enabled_when") if "enabled_when" in row.entries else None,
     )
 
 

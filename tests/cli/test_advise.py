@@ -196,8 +196,8 @@ def test_measurements_of_offloading_are_asked_for_where_something_is_offloaded(o
 def test_no_command_of_this_back_end_is_suggested_for_another_system(offload: Offload) -> None:
     words = ("advise", "--hardware", "h100-pcie5", *MEGATRON, "--format", "json")
     following = json.loads(offload(*words).stdout)["next"]
-    assert [line for line in following if line.split()[1] in ("explain", "apply", "bench")] == []
-    assert "offload export POLICY --to megatron-bridge" in following
+    assert [line for line in following if line.split()[1] in ("explain", "apply", "bench", "plan")] == []
+    assert "offload export POLICY --to megatron-bridge --fact pipeline_parallel=2" in following
 
 
 def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Offload) -> None:
@@ -239,9 +239,20 @@ def test_a_result_of_bench_stands_in_for_its_facts(offload: Offload) -> None:
     assert finished.stdout.startswith("This is the normal price of offloading")
     assert "ADV912" in finished.stderr
     assert "is taken for another one than this" in finished.stderr
-    refused = offload("advise", "--from", str(evidence / "frontier-llama3-8b-h200.json"))
+
+
+def test_of_a_bench_with_several_sides_that_offload_one_is_asked_about(offload: Offload) -> None:
+    result = Path(__file__).parents[2] / "docs" / "evidence" / "frontier-llama3-8b-h200.json"
+    refused = offload("advise", "--from", str(result))
     assert refused.exit_code == 3
-    assert "--fact slowdown=" in refused.stderr
+    assert "--side: planned:43GiB, planned:40GiB" in refused.stderr
+    answered = offload("advise", "--from", str(result), "--side", "planned:43GiB", "--format", "json")
+    assert answered.exit_code == 0
+    sides = {side["name"]: side["summary"]["ratio"] for side in json.loads(result.read_text())["sides"]}
+    assert json.loads(answered.stdout)["data"]["facts"]["slowdown"]["value"] == sides["planned:43GiB"]
+    unused = offload("advise", "--side", "planned:43GiB")
+    assert unused.exit_code == 2
+    assert "--side names one side of a bench" in unused.stderr
 
 
 def test_files_of_facts_are_joined_and_asked_about_again_together(offload: Offload, tmp_path: Path) -> None:

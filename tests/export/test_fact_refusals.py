@@ -98,6 +98,12 @@ REFUSED = [
         {"precision_aware_optimizer": True, "distributed_optimizer": False},
         "precision-aware-is-distributed",
     ),
+    (
+        "megatron-bridge",
+        {"precision_aware_optimizer": True, "optimizer": "sgd-momentum"},
+        "precision-aware-is-adam",
+    ),
+    ("megatron-bridge", {"optimizer_offload": True, "optimizer": "other"}, "offloaded-is-adam-or-sgd"),
     ("deepspeed", {"parameter_offload": True, "zero_stage": 2}, "parameters-need-stage-3"),
     ("deepspeed", {"offload_fraction": 0.5, "zero_stage": 2}, "a-part-needs-stage-3"),
     ("deepspeed", {"optimizer_offload": True, "zero_stage": 0}, "optimizer-needs-a-stage"),

@@ -82,6 +82,21 @@ def test_what_fine_grained_offload_goes_together_with_is_said_as_far_as_it_is_kn
 
 
 @pytest.mark.parametrize(
+    ("given", "is_recomputed"),
+    [
+        (("model.recompute_granularity=selective",), True),
+        (("model.recompute_granularity=selective", "model.recompute_modules=[core_attn]"), True),
+        (("model.recompute_granularity=selective", "model.recompute_modules=[mlp]"), False),
+        ((), False),
+    ],
+)
+def test_attention_that_is_recomputed_and_offloaded_is_said_not_to_move(
+    given: tuple[str, ...], is_recomputed: bool
+) -> None:
+    assert ("core_attn is recomputed and does not move" in notes(export(FINE, CORE, *given))) is is_recomputed
+
+
+@pytest.mark.parametrize(
     ("facts", "word", "written"),
     [
         ({}, "is not written", None),

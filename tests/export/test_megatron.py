@@ -62,6 +62,22 @@ def test_its_own_optimizer_configuration_takes_the_export(optimizer_config: Any)
 @pytest.mark.parametrize(
     ("constraint", "broken"),
     [
+        ("precision-aware-is-adam", {"optimizer": "sgd", "use_distributed_optimizer": True}),
+        ("precision-aware-is-distributed", {"use_distributed_optimizer": False}),
+    ],
+)
+def test_it_refuses_a_precision_aware_optimizer_in_the_words_that_we_quote(
+    optimizer_config: Any, constraint: str, broken: dict[str, Any]
+) -> None:
+    quoted = {c.name: c.error for c in load_target("megatron-bridge").constraints}[constraint]
+    with pytest.raises(AssertionError) as caught:
+        optimizer_config(use_precision_aware_optimizer=True, **broken)
+    assert str(caught.value) == quoted
+
+
+@pytest.mark.parametrize(
+    ("constraint", "broken"),
+    [
         ("one-pipeline-stage", {"pipeline_model_parallel_size": 2}),
         ("no-recompute", {"recompute_granularity": "selective"}),
         ("no-cuda-graphs", {"cuda_graph_impl": "local"}),
