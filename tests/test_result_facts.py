@@ -120,7 +120,7 @@ def test_of_several_sides_that_offload_the_one_named_gives_the_facts() -> None:
     assert facts_of_result(result, "balanced")["slowdown"] == 1.1
     with pytest.raises(ValueError, match="name it with --side: balanced, save-on-cpu"):
         facts_of_result(result)
-    with pytest.raises(ValueError, match="no side eager .* name one with --side: balanced, save-on-cpu"):
+    with pytest.raises(ValueError, match=r"no side eager .* name one with --side: balanced, save-on-cpu"):
         facts_of_result(result, "eager")
 
 
