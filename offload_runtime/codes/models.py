@@ -317,9 +317,11 @@ _RUNS = (
     CodeEntry(
         "MOD744",
         "warning",
-        "limits.step_overhead could not be judged",
-        "The baseline runs out of memory, so there is no step to compare with.",
-        "Compare at fewer layers, or with what does fit: `offload bench --baseline eager-checkpoint`.",
+        "a limit could not be judged",
+        "The baseline runs out of memory, so there is no step to compare with; or there is no accelerator to measure "
+        "on, and the step could not be predicted.",
+        "Compare at fewer layers, or with what does fit: `offload bench --baseline eager-checkpoint`. Without an "
+        "accelerator give --hardware.",
         message_example="limits.step_overhead is not judged: the baseline does not fit, and no step of it is timed",
     ),
     CodeEntry(

@@ -173,6 +173,17 @@ CODES = (
         message_example="the loss of train:build is not part of the prediction: it could not be traced",
     ),
     CodeEntry(
+        "PLN418",
+        "warning",
+        "a plan takes longer than its limit",
+        "The planner found fates within limits.step_overhead, and the graphs that carry them out are predicted to add "
+        "more.",
+        "Measure it with `offload bench`; or lower limits.step_overhead by what the finding names.",
+        message_example=(
+            "the plan adds 5.6 % to forward and backward, more than limits.step_overhead 5 %: 190.1 ms, not 180.0 ms"
+        ),
+    ),
+    CodeEntry(
         "PLN421",
         "error",
         "planning needs a hardware profile",

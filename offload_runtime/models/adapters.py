@@ -62,16 +62,15 @@ def running_script(path: str | os.PathLike[str], arguments: Sequence[str] = ()) 
 def first_training_step(run: Callable[[], object]) -> BuiltModel:
     """Call ``run``, which trains, until its first backward; return its model, that batch and the loss of both.
 
+    A loss that the model itself returns, alone or as ``loss`` of its output, is left to it.
+
     Raises RuntimeError as `record_step` does.
     """
     step = record_step(run)
     if not step.kwargs:
-        return step.module, step.args, step.loss
-    return (
-        KeywordModel(step.module, len(step.args), tuple(step.kwargs)),
-        (*step.args, *step.kwargs.values()),
-        step.loss,
-    )
+        return _with_loss(step.module, step.args, step.loss)
+    module = KeywordModel(step.module, len(step.args), tuple(step.kwargs))
+    return _with_loss(module, (*step.args, *step.kwargs.values()), step.loss)
 
 
 def model_and_batch(model: nn.Module, batch: Any, loss: Callable[..., Tensor] | None = None) -> BuiltModel:

@@ -19,6 +19,7 @@ import torch
 from offload_runtime.compiler import CompiledPolicy, load_policy
 from offload_runtime.errors import Diagnostic, RefusedError, RunError
 from offload_runtime.hardware import HardwareProfile
+from offload_runtime.models.construction import refuse_if_short
 from offload_runtime.models.environment import read_environment
 from offload_runtime.models.findings import findings
 from offload_runtime.models.layer_runs import layer_runs
@@ -118,11 +119,14 @@ class _Runner:
 
     def simulated(self) -> ApplyResult:
         """Compare on the CPU: the simulator gives the peaks, and three runs serve for everything."""
+        predicted = self.predicted(None)
+        if (peak_bytes := predicted.runs.baseline.peak_device_bytes) is not None:
+            refuse_if_short(f"a step of {self.request.spec}, run on the CPU,", peak_bytes)
         baseline = self.run("baseline", deterministic=True)
         assert baseline is not None, "a CPU does not run out of device memory"
         compared = self.compared(self.request)
         assert compared.policy is not None
-        return self.result(baseline, compared.policy, compared)
+        return self.result(baseline, compared.policy, compared, predicted)
 
     def on_accelerator(self) -> ApplyResult:
         """Measure baseline and policy, then compare numbers, at fewer layers where all do not fit."""
@@ -136,7 +140,9 @@ class _Runner:
         compared = self.compared(self.request)
         if compared.policy is None:
             compared = self.reduced(policy.num_layers)
-        return self.result(baseline, policy, compared, ran=policy.report)
+        predicted = self.predicted(policy.report)
+        runs = _beside(predicted.runs, _run_result(baseline), _run_result(policy))
+        return self.result(baseline, policy, compared, replace(predicted, runs=runs))
 
     def run(
         self, variant: Variant, *, request: ModelRequest | None = None, **changes: Any
@@ -196,13 +202,12 @@ class _Runner:
         return found
 
     def result(
-        self, baseline: Training | None, policy: Training, compared: _Compared, *, ran: Report | None = None
+        self, baseline: Training | None, policy: Training, compared: _Compared, predicted: Predicted
     ) -> ApplyResult:
-        """Put together what the runs showed and what was predicted; ``ran`` is the report of a measured policy run."""
+        """Put together what the runs showed and what was predicted."""
         difference = _first_difference(compared)
         report = policy.report
         assert report is not None, "a policy always runs through the offload back end"
-        predicted = self.predicted(ran)
         runs = _run_result(baseline), _run_result(policy)
         identical = None if compared.policy is None else difference is None
         result = ApplyResult(
@@ -233,7 +238,7 @@ class _Runner:
             baseline=runs[0],
             policy=runs[1],
             reference=replace(_run_result(compared.reference), step_ms=None),
-            predicted=predicted.runs if ran is None else _beside(predicted.runs, *runs),
+            predicted=predicted.runs,
             planned_bytes=report.planned_bytes,
             moved_bytes=report.moved_bytes,
             host_bytes=report.host_bytes,

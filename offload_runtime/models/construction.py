@@ -49,7 +49,9 @@ def _defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 
 def _refuse_if_too_large(spec: str, module: nn.Module) -> None:
-    needed_bytes = 2 * sum(parameter.nbytes for parameter in module.parameters())
+    needed_bytes = sum(
+        parameter.nbytes * (2 if parameter.requires_grad else 1) for parameter in module.parameters()
+    )
     refuse_if_short(f"{spec}, with its parameters and gradients,", needed_bytes)
 
 

@@ -63,20 +63,22 @@ def _bytes(result: ApplyResult) -> Iterator[Diagnostic]:
 
 
 def _limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
-    """Find a limit that the run with the policy was over; where the peak is simulated, that is judged.
+    """Find a limit that the run with the policy was over; without an accelerator what is predicted is judged.
 
     A limit on time is of forward and backward, and whole steps are measured: more than the limit's share of a
     whole step is more than its share of a part, so that what is found was missed for certain.
     """
+    if result.engine == "simulated":
+        yield from _predicted_limits(result, policy)
+        return
     limits, peak_bytes = policy.limits, result.policy.peak_device_bytes
     if isinstance(limits.device_peak, int) and peak_bytes is not None and peak_bytes > limits.device_peak:
-        word = "simulated" if result.engine == "simulated" else "measured"
         path = "limits.device_peak"
         limit, peak = format_size_short(limits.device_peak), format_size_short(peak_bytes)
-        message = f"{path} is {limit}, and a peak of {peak} was {word}"
+        message = f"{path} is {limit}, and a peak of {peak} was measured"
         hint = "set it lower by what is over; offload plan says what it counts, and what of it is the optimizer's"
         yield Diagnostic.at(policy.span_of(path), "MOD755", message, path=path, hint=hint)
-    if limits.step_overhead is None or result.engine == "simulated":
+    if limits.step_overhead is None:
         return
     path = "limits.step_overhead"
     base_ms, step_ms = result.baseline.step_ms, result.policy.step_ms
@@ -89,6 +91,43 @@ def _limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
         message = f"{path} is {allowed}, and the step took {took} longer than the baseline's"
         hint = "measure in turns with offload bench, which tells what is noise; or allow more memory or more time"
         yield Diagnostic.at(policy.span_of(path), "MOD756", message, path=path, hint=hint)
+
+
+def _predicted_limits(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:
+    """Find a limit that the step is predicted to miss, or that nothing judges: the engine's peak is no device's."""
+    limits, without, planned = policy.limits, result.predicted.baseline, result.predicted.policy
+    if isinstance(limits.device_peak, int):
+        path, peak_bytes = "limits.device_peak", planned.peak_device_bytes
+        if peak_bytes is None:
+            yield _not_judged(path)
+        elif peak_bytes > limits.device_peak:
+            message = (
+                f"a peak of {format_size_short(peak_bytes)} is predicted for {result.predicted.hardware}, more than "
+                f"{path} {format_size_short(limits.device_peak)}"
+            )
+            hint = "raise the limit by that much, or let more tensors be recomputed or offloaded"
+            yield Diagnostic.at(policy.span_of(path), "PLN416", message, path=path, hint=hint)
+    if limits.step_overhead is None:
+        return
+    path = "limits.step_overhead"
+    if planned.step_ms is None or not without.step_ms:
+        yield _not_judged(path)
+    elif planned.step_ms > without.step_ms * (1 + limits.step_overhead):
+        longer = planned.step_ms / without.step_ms - 1
+        message = (
+            f"the step is predicted to take {100 * longer:.1f} % longer than the baseline's, more than {path} "
+            f"{100 * limits.step_overhead:.1f} %"
+        )
+        hint = "measure it on an accelerator; or allow more memory or more time"
+        yield Diagnostic.at(policy.span_of(path), "PLN418", message, path=path, severity="warning", hint=hint)
+
+
+def _not_judged(path: str) -> Diagnostic:
+    message = (
+        f"{path} is not judged: without an accelerator nothing is measured, and the step is not predicted"
+    )
+    hint = "run it on an accelerator, or give --hardware for a prediction"
+    return Diagnostic("MOD744", "warning", message, hint=hint)
 
 
 def _idle(result: ApplyResult, policy: Policy) -> Iterator[Diagnostic]:

@@ -22,6 +22,7 @@ __all__ = [
     "host_forecast",
     "judge_offloads",
     "judge_target",
+    "judge_time",
     "limits_in_bytes",
     "refuse_host_overflow",
     "refuse_optimizer_step",
@@ -134,6 +135,27 @@ def judge_target(policy: CompiledPolicy, limits: Limits, forecast: StepForecast)
     )
     hint = "raise the limit by that much, or let more tensors be recomputed or offloaded"
     return (Diagnostic.at(policy.policy.span_of(path), "PLN416", message, path=path, hint=hint),)
+
+
+def judge_time(
+    policy: CompiledPolicy, limits: Limits, baseline: StepForecast, forecast: StepForecast
+) -> tuple[Diagnostic, ...]:
+    """Find that the plan, as carried out, adds more time than limits.step_overhead."""
+    allowed = limits.step_overhead
+    if allowed is None or forecast.step_ms <= baseline.step_ms * (1 + allowed):
+        return ()
+    path = "limits.step_overhead"
+    added = forecast.step_ms / baseline.step_ms - 1
+    message = (
+        f"the plan adds {100 * added:.3g} % to forward and backward, more than limits.step_overhead "
+        f"{100 * allowed:g} %: {forecast.step_ms:.4g} ms, not {baseline.step_ms * (1 + allowed):.4g} ms"
+    )
+    hint = "measure it with offload bench, or lower the limit by that much"
+    return (
+        Diagnostic.at(
+            policy.policy.span_of(path), "PLN418", message, path=path, severity="warning", hint=hint
+        ),
+    )
 
 
 def judge_offloads(planned: PlannedModel, forecast: StepForecast) -> tuple[Diagnostic, ...]:

@@ -26,6 +26,7 @@ from offload_runtime.models.plan_limits import (
     host_forecast,
     judge_offloads,
     judge_target,
+    judge_time,
     limits_in_bytes,
     refuse_host_overflow,
     refuse_optimizer_step,
@@ -222,6 +223,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     forecast = planned.forecast(baseline.optimizer_step_holdings)
     findings += (
         *judge_target(policy, limits, forecast),
+        *judge_time(policy, limits, baseline.forecast, forecast),
         *judge_offloads(planned, forecast),
         *judge_moved(policy.policy, sum(pair.plan.planned_bytes for pair in planned.pairs)),
         *(found for pair in planned.pairs for found in pair.diagnostics),

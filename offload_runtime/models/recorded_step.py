@@ -66,12 +66,12 @@ class RecordedLoss:
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
-    """The module that the loop trains, how it was called, and its loss."""
+    """The module that the loop trains, how it was called, and its loss; None where its output is or holds that."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    loss: RecordedLoss
+    loss: RecordedLoss | None
 
 
 def record_step(run: Callable[[], object]) -> RecordedStep:
@@ -162,9 +162,13 @@ class _Recorder(TorchFunctionMode):
             raise RuntimeError("its backward is not of a torch.nn.Module that was called before it")
         module = self.model.function
         assert isinstance(module, nn.Module), "only modules are taken for the model"
-        return RecordedStep(
-            _unwrapped(module), self.model.args, self.model.kwargs, _loss(self.model, self.after, self.loss)
-        )
+        loss = None if _holds(self.model.result, self.loss) else _loss(self.model, self.after, self.loss)
+        return RecordedStep(_unwrapped(module), self.model.args, self.model.kwargs, loss)
+
+
+def _holds(output: Any, loss: Tensor) -> bool:
+    """Tell whether ``output`` is the loss, or has it as ``loss``, as the models of transformers do with labels."""
+    return output is loss or (isinstance(output, Mapping) and output.get("loss") is loss)
 
 
 def _loss(model: _Call, after: Sequence[_Call], loss: Tensor) -> RecordedLoss:

@@ -205,8 +205,16 @@ def _movement(result: ApplyResult) -> str:
 
 
 def _memory(result: ApplyResult) -> str:
-    simulated = " (simulated)" if result.engine == "simulated" else ""
     peak, base = result.policy.peak_device_bytes, result.baseline.peak_device_bytes
+    simulated, predicted = "", result.predicted
+    if result.engine == "simulated":
+        simulated = " (simulated)"
+        if (
+            predicted.policy.peak_device_bytes is not None
+            and predicted.baseline.peak_device_bytes is not None
+        ):
+            simulated = f" (predicted for {predicted.hardware})"
+            peak, base = predicted.policy.peak_device_bytes, predicted.baseline.peak_device_bytes
     if not result.baseline.fits:
         return f"trains where the baseline runs out of memory, at a peak of {format_size_short(peak or 0)}"
     if peak is None or base is None or base == 0:

@@ -166,7 +166,7 @@ def _trace_loss(
 
 def _loss_left_out(model: ModelUnderTest, reason: str) -> Diagnostic:
     message = f"the loss of {model.name} is not part of the prediction: {reason}"
-    hint = "let the module return its loss, so that memory and time of it are predicted, too"
+    hint = "let the module return its loss, alone or as `loss` of its output: memory and time of it are then predicted"
     return Diagnostic("PLN417", "note", message, hint=hint)
 
 

@@ -15,8 +15,11 @@ from offload_runtime.units import format_size_short
 NUM_LOSS_ROWS = 6
 NUM_STALL_ROWS = 5
 SIMULATED = (
-    "without an accelerator the simulated engine ran: peaks are the simulator's, times are not measured"
+    "without an accelerator the simulated engine ran: times are not measured, and its peaks are of the tensors of the "
+    "graph, before anything is fused"
 )
+_PEAKS = ", and its peaks are of the graph's tensors alone, as they are before anything is fused or written in place"
+_JUDGED = "; limits are judged by what is predicted"
 
 
 def render_training(result: ApplyResult) -> str:
@@ -45,7 +48,8 @@ def _heading(result: ApplyResult) -> str:
     line += f", with {format_size_short(given)} of device memory, as given" if given is not None else ""
     if result.engine != "simulated":
         return line
-    return f"{line}\n{SIMULATED}"
+    judged = _JUDGED if result.predicted.hardware is not None else ""
+    return f"{line}\n{SIMULATED}{judged}"
 
 
 def _run_table(result: ApplyResult) -> str:

@@ -33,6 +33,17 @@ class Labelled(nn.Module):
         return {"loss": nn.functional.mse_loss(output, labels), "output": output}
 
 
+class Mean(nn.Module):
+    """Returns its loss and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs).square().mean()
+
+
 INPUTS, LABELS = torch.randn(4, 3), torch.randn(4, 2)
 
 
@@ -83,6 +94,17 @@ def test_a_step_with_keywords_is_called_with_positional_arguments() -> None:
     assert args[1:] == (2.0,)
     expected = (model(INPUTS, scale=2.0) - LABELS).square().mean()
     torch.testing.assert_close(loss_fn(module(*args)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_loss_that_the_model_returns_is_left_to_it(is_alone: bool) -> None:
+    model = Labelled()
+    alone = Mean()
+
+    def loop() -> None:
+        (alone(INPUTS) if is_alone else model(INPUTS, LABELS)["loss"]).backward()
+
+    assert len(first_training_step(loop)) == 2
 
 
 def test_a_trainer_of_transformers_gives_the_step_that_it_takes_itself(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from offload_runtime.compiler import load_policy
 from offload_runtime.models.findings import findings
-from offload_runtime.models.result import ApplyResult, Difference, Losses, PredictedRuns, RunResult
+from offload_runtime.models.result import (
+    ApplyResult,
+    Difference,
+    Losses,
+    PredictedRuns,
+    Prediction,
+    RunResult,
+)
 from tests.models.bench_results import ENVIRONMENT
 
 MIB = 1 << 20
@@ -103,10 +110,8 @@ def planned(**limits: str) -> Any:
         (replace(IDLE, planned_bytes=MIB), policy(), ["MOD752"]),
         (GOOD, planned(device_peak="75MiB", step_overhead="5%"), []),
         (GOOD, planned(device_peak="74MiB"), ["MOD755"]),
-        (replace(GOOD, engine="simulated"), planned(device_peak="74MiB"), ["MOD755"]),
         (GOOD, planned(step_overhead="4.9%"), ["MOD756"]),
         (replace(GOOD, baseline=OUT_OF_MEMORY), planned(step_overhead="4.9%"), ["MOD744"]),
-        (replace(UNTIMED, engine="simulated"), planned(step_overhead="4.9%"), []),
     ],
 )
 def test_what_was_promised_is_held_against_what_was_measured(
@@ -115,6 +120,30 @@ def test_what_was_promised_is_held_against_what_was_measured(
     found = findings(result, judged_by)
     assert [d.code for d in found] == codes
     assert all(d.hint for d in found)
+
+
+def without_accelerator(peak_bytes: int | None, step_ms: float | None) -> ApplyResult:
+    """Return a run of the simulated engine, whose own peaks are 100 and 75 MiB, beside what was predicted."""
+    predicted = PredictedRuns(
+        "h200-pcie5", Prediction(peak_bytes and 100 * MIB, step_ms and 10.0), Prediction(peak_bytes, step_ms)
+    )
+    return replace(UNTIMED, engine="simulated", predicted=predicted)
+
+
+@pytest.mark.parametrize(
+    ("result", "judged_by", "found"),
+    [
+        (without_accelerator(70 * MIB, 10.5), planned(device_peak="70MiB", step_overhead="5%"), []),
+        (without_accelerator(70 * MIB, 10.5), planned(device_peak="69MiB"), [("PLN416", True)]),
+        (without_accelerator(70 * MIB, 10.5), planned(step_overhead="4.9%"), [("PLN418", False)]),
+        (without_accelerator(None, None), planned(device_peak="80MiB"), [("MOD744", False)]),
+        (without_accelerator(None, None), planned(step_overhead="4.9%"), [("MOD744", False)]),
+    ],
+)
+def test_without_an_accelerator_limits_are_held_against_what_is_predicted(
+    result: ApplyResult, judged_by: Any, found: list[tuple[str, bool]]
+) -> None:
+    assert [(d.code, d.is_error) for d in findings(result, judged_by)] == found
 
 
 def test_that_nothing_had_to_move_fails_only_where_the_policy_expects_some() -> None:
