@@ -35,12 +35,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Region:
-    """A device storage of ``num_bytes`` that lives from kernel ``first`` to kernel ``last``, both included."""
+    """A device storage of ``num_bytes`` that lives from kernel ``first`` to kernel ``last``, both included.
+
+    ``is_gradient``: backward leaves it behind, for the optimizer.
+    """
 
     name: str
     num_bytes: int
     first: int
     last: int
+    is_gradient: bool = False
 
 
 @dataclass(frozen=True)

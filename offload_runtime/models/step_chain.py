@@ -50,8 +50,7 @@ class ChainLink:
     @property
     def left_sizes(self) -> tuple[int, ...]:
         """Device bytes of each storage that its backward leaves behind: gradients."""
-        forward, last = self.trace.num_forward, len(self.trace.kernels) - 1
-        return tuple(r.num_bytes for r in self.trace.regions if r.first >= forward and r.last == last)
+        return tuple(region.num_bytes for region in self.trace.regions if region.is_gradient)
 
     @property
     def kept_host_bytes(self) -> int:
@@ -189,14 +188,18 @@ class _Part:
 
     def regions(self) -> list[Region]:
         """Return what is not up for decision; what lasts to the graph's end lasts to that of the chain."""
-        own_last = len(self.link.trace.kernels) - 1
+        trace = self.link.trace
+        own_last = len(trace.kernels) - 1
         return [
             replace(
                 region,
                 first=self._position(region.first),
-                last=self.last if region.last == own_last else self._position(region.last),
+                # What dies in the last kernel of backward, as a temporary does, lasts no longer.
+                last=self.last
+                if region.is_gradient or (region.first < trace.num_forward and region.last == own_last)
+                else self._position(region.last),
             )
-            for region in self.link.trace.regions
+            for region in trace.regions
         ]
 
     def items(self) -> list[Item]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import fx
 
@@ -14,12 +14,13 @@ from offload_runtime.passes.pipeline import PlannedPair
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.trace import TracedPair
 from offload_runtime.planning.limits import Holder
-from offload_runtime.step import Move, Region, Simulation, StepTrace
+from offload_runtime.step import Move, Simulation
 
 __all__ = ["STAYS", "holdings_at", "name_holders", "site_of", "traced_of", "with_other_graphs"]
 
 STAYS = "what stays throughout"
 KEPT = "saved by earlier graphs"
+_NUM_KINDS = 5
 
 
 def traced_of(selected: Selected) -> tuple[TracedPair, Simulation]:
@@ -71,22 +72,23 @@ def with_other_graphs(
 
 
 def name_holders(pair: PlannedPair, holders: Sequence[Holder], *, total_bytes: int) -> tuple[Holding, ...]:
-    """Return the largest that the planner found alive, by kind, and what is left of ``total_bytes`` beside them.
+    """Return what the planner found alive, by kind, the largest first; kinds past ``_NUM_KINDS`` are put together.
 
-    Nodes are looked up in ``pair``'s graphs.
+    They add up to ``total_bytes``. Nodes are looked up in ``pair``'s graphs.
     """
     names = _operators(pair)
     traced, _ = traced_of(pair.selected)
     known = {**names[False], **names[True], "resident": STAYS}
-    known |= {region.name: GRADIENTS for region in traced.trace.regions if _is_gradient(region, traced.trace)}
-    named = [(known.get(held.name, held.name), held.num_bytes) for held in holders]
-    rest = total_bytes - sum(num_bytes for _, num_bytes in named)
-    return (*_grouped(named), *((Holding("smaller ones", 1, rest),) if rest > 0 else ()))
+    known |= {region.name: GRADIENTS for region in traced.trace.regions if region.is_gradient}
+    largest = _grouped((_words_of(held.name, known), held.num_bytes) for held in holders)[:_NUM_KINDS]
+    rest = total_bytes - sum(held.num_bytes for held in largest)
+    return (*largest, *((Holding("smaller ones", 1, rest),) if rest > 0 else ()))
 
 
-def _is_gradient(region: Region, trace: StepTrace) -> bool:
-    """Tell whether a storage is what backward leaves behind."""
-    return region.first >= trace.num_forward and region.last == len(trace.kernels) - 1
+def _words_of(name: str, known: Mapping[str, str]) -> str:
+    """Return what is known of a holder's node, or of the one whose workspace it is."""
+    kind, of, node = name.rpartition("workspace of ")
+    return f"{kind}{of}{known.get(node, node)}" if of else known.get(name, name)
 
 
 def _grouped(alive: Iterable[tuple[str, int]]) -> tuple[Holding, ...]:
@@ -107,7 +109,7 @@ def _alive(pair: PlannedPair, kernel: int) -> Iterator[tuple[str, int]]:
     for region in trace.regions:
         if region.first <= kernel <= region.last:
             op = names[region.first >= trace.num_forward].get(region.name, region.name.partition(" of ")[0])
-            yield (GRADIENTS if _is_gradient(region, trace) else op), region.num_bytes
+            yield (GRADIENTS if region.is_gradient else op), region.num_bytes
     for index, item in enumerate(trace.items):
         if item.created <= kernel <= item.last_backward_use and _on_device(moves.get(index), kernel):
             yield f"saved {names[False].get(item.name, 'tensors')}", item.num_bytes

@@ -80,6 +80,9 @@ def _floor(trace: StepTrace, error: Infeasible, words: Mapping[str, str]) -> str
         what = _words_of(holder, trace, words)
         held[what] = held.get(what, 0) + holder.num_bytes
     largest = sorted(held.items(), key=lambda item: -item[1])[:_NUM_HOLDERS]
+    rest = error.floor_bytes - sum(num_bytes for _, num_bytes in largest)
+    if rest > 0:
+        largest.append(("smaller ones", rest))
     holders = ", ".join(f"{what} {format_size_short(num_bytes)}" for what, num_bytes in largest)
     return f"{format_size_short(error.floor_bytes)}, in {side}{layer} at {place}, held by {holders}"
 
@@ -88,13 +91,7 @@ def _words_of(holder: Holder, trace: StepTrace, words: Mapping[str, str]) -> str
     """Say what is alive: an operator's result or workspace, the gradients that backward leaves, or what stays."""
     if holder.name == "resident":
         return "what stays throughout"
-    is_gradient = any(
-        region.name == holder.name
-        and region.first >= trace.num_forward
-        and region.last == len(trace.kernels) - 1
-        for region in trace.regions
-    )
-    if is_gradient:
+    if any(region.is_gradient and region.name == holder.name for region in trace.regions):
         return "gradients"
     kind, of, node = holder.name.rpartition("workspace of ")
     return f"{kind}{of}{words.get(node, node).removeprefix('saved ') if of else words.get(node, node)}"

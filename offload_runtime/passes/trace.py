@@ -257,9 +257,10 @@ def _backward_regions(side: _Side, partition: Partition, total: int) -> list[Reg
         if created is None:
             continue
         last = max(side.reads(storage), default=created)
-        if any(output in node.users for node in storage.nodes):
+        is_gradient = any(output in node.users for node in storage.nodes)
+        if is_gradient:
             last = total - 1
-        regions.append(Region(storage.base.name, storage.num_bytes, created, last))
+        regions.append(Region(storage.base.name, storage.num_bytes, created, last, is_gradient))
     return regions
 
 

@@ -15,7 +15,6 @@ from offload_runtime.planning.rounding import repair, rounded
 
 __all__ = ["floor_fates", "holders_at", "infeasible"]
 
-_NUM_HOLDERS = 8
 _NUM_LIMITS = 14
 _PEAK_SHIFT = 10
 
@@ -61,7 +60,7 @@ def infeasible(problem: Problem, limits: Limits, floor_ms: float | None) -> Infe
 
 
 def holders_at(problem: Problem, fates: Sequence[Fate], kernel: int) -> tuple[Holder, ...]:
-    """Return the largest that are alive at a kernel when copies take no time, in descending order."""
+    """Return all that is alive at a kernel when copies take no time, in descending order."""
     uses = effective_uses(problem, fates)
     held = [Holder("resident", problem.trace.resident_bytes)]
     held += [Holder(r.name, r.num_bytes) for r in problem.trace.regions if r.first <= kernel <= r.last]
@@ -72,7 +71,7 @@ def holders_at(problem: Problem, fates: Sequence[Fate], kernel: int) -> tuple[Ho
         if forward or uses.first[index] <= kernel <= until:
             held.append(Holder(item.name, item.num_bytes))
     held = [holder for holder in held if holder.num_bytes]
-    return tuple(sorted(held, key=lambda holder: (-holder.num_bytes, holder.name))[:_NUM_HOLDERS])
+    return tuple(sorted(held, key=lambda holder: (-holder.num_bytes, holder.name)))
 
 
 def _all_leave(problem: Problem) -> tuple[Fate, ...]:

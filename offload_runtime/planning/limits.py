@@ -33,7 +33,7 @@ class Infeasible(Exception):
     """No plan keeps to the limits.
 
     ``floor_bytes`` is the least peak that was found within the other limits, ``kernel`` where it sits, and
-    ``holders`` the largest that are alive there, ``resident`` (parameters and other lasting memory) among them.
+    ``holders`` what is alive there, ``resident`` (parameters and other lasting memory) among it.
     ``floor_ms`` is the least step time that was found under the device limit; None where the device limit alone
     cannot be held.
     """

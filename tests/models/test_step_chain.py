@@ -25,7 +25,7 @@ def link(name: str, *, offload: bool = False, resident_bytes: int = 1000) -> Cha
         last_backward_use=3,
         fates=frozenset({"save", "offload"}),
     )
-    regions = (Region(f"{name}-grad", 7, 2, 3), Region(f"{name}-temporary", 500, 1, 1))
+    regions = (Region(f"{name}-grad", 7, 2, 3, is_gradient=True), Region(f"{name}-temporary", 500, 1, 1))
     trace = StepTrace(kernels, 2, resident_bytes, regions, (item,))
     fates = ("offload" if offload else "save",)
     moves = place(trace, fates, LINK, None)

@@ -13,7 +13,9 @@ from offload_runtime.units import parse_size
 
 GIB = 2**30
 KERNELS = (Kernel("mm", 1.0, 3), Kernel("loss", 1.0), Kernel("mm_1", 1.0, 3))
-TRACE = StepTrace(KERNELS, 2, 0, (Region("mm_2", GIB, 2, 2), Region("mm_3", GIB, 2, 2)))
+TRACE = StepTrace(
+    KERNELS, 2, 0, (Region("mm_2", GIB, 2, 2, is_gradient=True), Region("mm_3", GIB, 2, 2, is_gradient=True))
+)
 WORDS = {
     "mm": "saved aten.mm.default in layers.3.up",
     "loss": "aten.mean.default in the root module",
@@ -60,6 +62,25 @@ def test_a_floor_is_named_with_its_place_and_what_holds_it(tmp_path: Path) -> No
         "aten.mm.default in layers.3.down 1 GiB, gradients 1 GiB",
         "limits.device_peak",
         5,
+    )
+
+
+def test_the_parts_of_a_floor_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    many = tuple(Holder(f"mm_{number}", GIB // 4) for number in range(8))
+    refused = refuse_infeasible(
+        off.load_policy(file),
+        Limits(device_peak=GIB),
+        TRACE,
+        Infeasible(7 * GIB, 2, (Holder("resident", 5 * GIB), *many)),
+        WORDS,
+    )
+    _, _, held = refused.diagnostics[0].message.partition("held by what stays throughout 5 GiB, ")
+    # mm_2 and mm_3 are gradients; of the others the largest are named.
+    assert (
+        held
+        == "gradients 512 MiB, mm_0 256 MiB, aten.mm.default in layers.3.down 256 MiB, smaller ones 1 GiB"
     )
 
 

@@ -13,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from offload_runtime.graph.joint import ModelNames
 from offload_runtime.graph.kernels import launch_of
 from offload_runtime.graph.storages import tensor_of
+from offload_runtime.models.step_places import holdings_at
 from offload_runtime.passes.pipeline import JointInputs, PlannedPair, plan_joint
 from offload_runtime.passes.selection import Setting
 from offload_runtime.passes.trace import TracedPair
@@ -278,3 +279,33 @@ def test_a_fused_kernel_writes_into_a_buffer_that_it_is_the_last_to_read(mode: s
     assert regions[product].last == names.index(shifted)
     assert regions[shifted].first == names.index(shifted) + late
     assert regions[shifted].last > names.index(shifted)
+
+
+class _Embedded(nn.Module):
+    """An embedding, whose gradient in bfloat16 is summed up in float32 first, by the last operators of backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 32, dtype=torch.bfloat16)
+        self.head = nn.Linear(32, 32, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        loss: Tensor = self.head(self.table(tokens)).float().square().mean()
+        return loss
+
+
+@pytest.mark.parametrize(("mode", "others"), [("graph", set()), ("inductor", {64 * 32 * 4})])
+def test_gradients_are_what_backward_leaves_and_no_temporary_of_its_last_kernel(
+    mode: str, others: set[int]
+) -> None:
+    (graph,) = capture_joint_graphs(
+        _Embedded(), [torch.arange(64).reshape(2, 32)], mode=mode, accelerator=False
+    )
+    pair = plan(planned_policy("save", select="largest_first"), mode, graph=graph, variant="baseline")
+    trace = traced_of(pair).trace
+    left = [region for region in trace.regions if region.is_gradient]
+    assert sorted(region.num_bytes for region in left) == [32 * 32 * 2, 64 * 32 * 2]
+    assert all(region.last == len(trace.kernels) - 1 for region in left)
+    held = {holding.what: holding.num_bytes for holding in holdings_at(pair, len(trace.kernels) - 1)}
+    assert held.pop("gradients") == 32 * 32 * 2 + 64 * 32 * 2
+    assert others <= set(held.values())

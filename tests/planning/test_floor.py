@@ -1,7 +1,7 @@
 import pytest
 
 from offload_runtime.compiler import Fate
-from offload_runtime.planning.floor import floor_fates, holders_at
+from offload_runtime.planning.floor import floor_fates, holders_at, infeasible
 from offload_runtime.planning.lifetimes import Problem, effective_uses, least_curve
 from offload_runtime.planning.limits import Holder, Limits
 from offload_runtime.step import Region
@@ -28,6 +28,13 @@ def test_the_floor_of_a_small_step_is_that_of_its_best_fates(seed: int) -> None:
     else:
         assert found is not None
         assert peak(found) == min(map(peak, fitting))
+
+
+def test_holders_add_up_to_the_floor_however_many_there_are() -> None:
+    regions = [Region(f"r{number}", 2, 0, 5) for number in range(40)]
+    problem = Problem.of(step([item("saved", 9, (0, 0), (7, 7))], regions=regions, resident_bytes=7), LINK)
+    floor = infeasible(problem, Limits(), None)
+    assert sum(holder.num_bytes for holder in floor.holders) == floor.floor_bytes
 
 
 def test_holders_are_those_alive_at_the_kernel_largest_first() -> None:
