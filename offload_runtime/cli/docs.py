@@ -32,7 +32,10 @@ _HINTS = {
 }
 
 
-@click.group(short_help="Build the reference pages of this repository, or check them.", no_args_is_help=False)
+@click.group(
+    short_help="In a checkout of the repository: build its reference pages, or check them.",
+    no_args_is_help=False,
+)
 def command() -> None:
     """Build the reference pages of this repository, or check that they are up to date.
 

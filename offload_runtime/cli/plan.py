@@ -162,8 +162,19 @@ def command(
         diagnostics=diagnostics,
         exit_code=EXIT_FINDINGS if any(found.is_error for found in diagnostics) else EXIT_OK,
         # A run of apply keeps no master weights: it would show another peak.
-        next=() if master_weights else (shlex.join(["offload", "apply", policy, *again]),),
+        next=() if master_weights else _following(result, policy, again),
     )
+
+
+def _following(result: PlanResult | None, policy: str, again: list[str]) -> tuple[str, ...]:
+    """Return the run that verifies the plan; where the plan does not help, what plans one that may."""
+    helps = result is None or (
+        result.policy.fits and all(found.code != "PLN402" for found in result.diagnostics)
+    )
+    if not helps and policy == "fit":
+        return ()
+    command = ["apply", policy] if helps else ["plan", "fit"]
+    return (shlex.join(["offload", *command, *again]),)
 
 
 def _refused(refusal: RefusedError, baseline: Baseline, policy: CompiledPolicy) -> Outcome:

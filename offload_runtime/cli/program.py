@@ -96,7 +96,7 @@ def program() -> None:
 
     \b
     Example:
-      offload validate policies/balanced/policy.yaml
+      offload validate balanced
       offload apply balanced --model builtin:llama-tiny --steps 20 --set limits.budget=4MiB
 
     Exit codes: 0 ok, 1 findings, 2 usage, 3 unreadable input, 4 refused, 5 failed while running,

@@ -47,8 +47,8 @@ def command(
 
     \b
     Example:
-      offload validate policies/balanced/policy.yaml
-      offload validate policies --for inductor --format github
+      offload validate balanced
+      offload validate my-policies --for inductor --format github
       offload validate policy.yaml --for megatron-bridge --fact pipeline_parallel=2
       offload validate policy.yaml --for megatron-bridge --setting model.cpu_offloading_double_buffering=true
     """

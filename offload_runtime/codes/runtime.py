@@ -145,7 +145,8 @@ CODES = (
         "planning by time on unknown hardware",
         "select: planned, defer: auto and prefetch: auto place copies by predicted times, which come from a hardware "
         "profile; the device in use has none.",
-        'Name a profile (options={"hardware": ...} or --hardware), or write largest_first with numbers of layers.',
+        'Name a profile (options={"hardware": ...} or --hardware), or write largest_first with numbers of layers, '
+        "which takes neither limits.device_peak nor limits.step_overhead.",
         bad_example=(
             "# policy.yaml\n"
             "schedule: {select: planned}\n"

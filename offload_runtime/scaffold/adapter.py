@@ -46,18 +46,18 @@ def write_adapter(wishes: AdapterWishes) -> str:
     what = f"one training step of what {wishes.function} {_does(wishes.kind)}"
     return f'''"""The model of {wishes.script} for offload: {what}.
 
-    offload explain balanced --model {model}
-    offload plan fit --model {model} --hardware h200-pcie5 --set limits.device_peak=40GiB
-    offload apply balanced --model {model} --steps 3
+    offload explain balanced --model {model} --mode inductor
+    offload plan fit --model {model} --mode inductor --hardware h200-pcie5 --set limits.device_peak=40GiB
+    offload apply balanced --model {model} --mode inductor --steps 3
 
 Only these commands need this file. To train with the policy, compile the model in the script itself, before it is
 trained: for a plain loop
 
-    model = torch.compile(model, backend="offload", options={{"policy": "balanced"}})
+    model = torch.compile(model, backend="offload", options={{"policy": "balanced", "mode": "inductor"}})
 
 and for a transformers.Trainer, before the model is given to it
 
-    model.compile(backend="offload", options={{"policy": "balanced"}})
+    model.compile(backend="offload", options={{"policy": "balanced", "mode": "inductor"}})
 """
 
 from pathlib import Path

@@ -88,6 +88,15 @@ def test_data_holds_the_prediction(offload: Offload, policy: str) -> None:
     )
 
 
+def test_a_plan_that_does_not_fit_is_followed_by_one_that_may_and_not_by_a_run(
+    offload: Offload, policy: str
+) -> None:
+    small = offload("plan", policy, *MODEL, *HERE, "--device-memory", "80MiB", "--format", "json").document
+    assert small["data"]["policy"]["fits"] is False
+    (following,) = small["next"]
+    assert following.startswith("offload plan fit --model")
+
+
 def test_the_first_number_is_what_can_leave_for_free(offload: Offload, policy: str) -> None:
     finished = offload("plan", policy, *MODEL, *HERE)
     lines = finished.stdout.splitlines()
