@@ -53,9 +53,12 @@ def list_command() -> Outcome:
 
 @command.command("show")
 @click.argument("name", metavar="NAME")
-@click.option("--file", "file", metavar="FILE", help="Another file of the skill, such as card.yaml.")
+@click.argument("named", metavar="[FILE]", required=False)
+@click.option(
+    "--file", "file", metavar="FILE", help="Another file of the skill, such as card.yaml; FILE is the same."
+)
 @format_option()
-def show_command(name: str, file: str | None) -> Outcome:
+def show_command(name: str, named: str | None, file: str | None) -> Outcome:
     """Show a skill: its SKILL.md, or another of its files. `cpu-offload` is the package's own card, as Markdown.
 
     With --format json also the card's data and the names of all files.
@@ -63,12 +66,17 @@ def show_command(name: str, file: str | None) -> Outcome:
     \b
     Example:
       offload skills show choose-offload
+      offload skills show choose-offload references/arithmetic.md
       offload skills show choose-offload --file card.yaml
     """
     from offload_runtime.card_reading import load_card
     from offload_runtime.reporting.card import render_card
     from offload_runtime.strict_yaml import read_yaml_file
 
+    if file is not None and named not in (None, file):
+        message = f"two files are named, {named} and {file}"
+        raise UsageError(Diagnostic("CLI604", "error", message, hint="leave one of them out"))
+    file = file or named
     skill = find_skill(name)
     files = skill.files()
     shown = file or (CARD_FILE if skill.is_package else SKILL_FILE)
@@ -89,6 +97,11 @@ def show_command(name: str, file: str | None) -> Outcome:
             "files": list(files),
         },
         text=text.rstrip("\n"),
+        next=tuple(
+            f"offload skills show {skill.name} --file {other}"
+            for other in files
+            if shown == SKILL_FILE and other.startswith("references/")
+        ),
     )
 
 

@@ -116,7 +116,10 @@ def _limits(wishes: PolicyWishes, planned: bool) -> Iterator[str]:
     }
     by_time = {
         "device_peak": ("40GiB", "the least predicted time within it; auto is free memory minus 6 %"),
-        "step_overhead": ("5%", "the least peak for at most this much more time of forward and backward"),
+        "step_overhead": (
+            "5%",
+            "the least peak for at most this much more time of forward and backward than torch.compile",
+        ),
     }
     if wishes.device_peak is not None and wishes.step_overhead is not None:
         by_time["step_overhead"] = (

@@ -58,6 +58,8 @@ def test_another_file_of_a_skill_can_be_shown_and_no_other(offload: Offload) -> 
     skill = list_skills()[0]
     shown = offload("skills", "show", skill.name, "--file", "card.yaml")
     assert shown.stdout.rstrip("\n") == skill.card.read_text().rstrip("\n")
+    assert offload("skills", "show", skill.name, "card.yaml").stdout == shown.stdout
+    assert offload("skills", "show", skill.name, "SKILL.md", "--file", "card.yaml").exit_code == 2
     refused = offload("skills", "show", skill.name, "--file", "../choose-offload/card.yaml")
     assert refused.exit_code == 2
     assert "files of" in refused.stderr
