@@ -24,7 +24,12 @@ def system_summary(sheet: FactSheet) -> str | None:
         return None
     known = load_target(str(target))
     is_on = [mechanism for mechanism in known.mechanisms if _is_on(mechanism, sheet)]
-    others = [mechanism for mechanism in known.mechanisms if mechanism not in is_on]
+    # What comes along with another mechanism is no choice beside it.
+    others = [
+        mechanism for mechanism in known.mechanisms if mechanism not in is_on and mechanism.part_of is None
+    ]
+    chosen = {mechanism.name for mechanism in is_on if mechanism.part_of is None}
+    is_on = [mechanism for mechanism in is_on if mechanism.part_of not in chosen]
     refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
     usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
     if is_on:

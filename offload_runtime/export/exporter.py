@@ -19,7 +19,7 @@ from offload_runtime.export.fact_settings import (
 )
 from offload_runtime.export.given_settings import read_settings
 from offload_runtime.export.policy_values import layer_shortfall, policy_values
-from offload_runtime.export.run_facts import check_run_facts, note_checked_facts
+from offload_runtime.export.run_facts import check_offloaded_state, check_run_facts, note_checked_facts
 from offload_runtime.export.target import ExportedSetting, Target, Verdict
 from offload_runtime.export.target_reading import load_target
 from offload_runtime.export.target_rules import (
@@ -81,12 +81,13 @@ def export_policy(
     values |= policy_values(typed, facts) | dict(facts)
     _judge_clauses(typed, known, values, findings)
     _check_requires(typed, facts, findings)
-    check_run_facts(typed, facts, findings)
+    check_run_facts(facts, findings)
     of_policy = emitted_settings(known, values, findings)
     given = read_settings(settings, of_policy, facts, findings)
     emitted = {**settings_of_facts(known, facts), **of_policy, **given}
     emitted = {key: emitted[key] for key in (*of_policy, *given, *emitted)}
     values = known_values(known, emitted, values, facts)
+    check_offloaded_state(typed, values, findings)
     _check_layers(typed, facts, findings)
     check_ranges(known, emitted, values, findings)
     named = check_constraints(known, emitted, values, findings)
@@ -126,7 +127,7 @@ def check_export(
 def version_note(target: Target) -> Diagnostic:
     """Return the note that says which version of ``target`` its findings are about."""
     message = f"{target.name}: what is known is about {target.version}, compared with it on {target.checked}"
-    return Diagnostic("EXP913", "note", message, hint="with another version, run its own configuration check")
+    return Diagnostic("EXP913", "note", message, hint=f"with another version, {target.trial}")
 
 
 def _judge_clauses(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from offload_runtime.errors import Diagnostic
 from offload_runtime.export.export_findings import ExportFindings
 from offload_runtime.export.fact_settings import settings_of_facts
-from offload_runtime.export.run_facts import check_run_facts
+from offload_runtime.export.run_facts import check_offloaded_state, check_run_facts
 from offload_runtime.export.target_reading import load_target
 from offload_runtime.export.target_rules import (
     check_constraints,
@@ -29,9 +29,10 @@ def fact_refusals(target: str, facts: Mapping[str, Scalar]) -> tuple[Diagnostic,
     """Return the refusals of ``target`` that ``facts`` are enough for; ValueError for an unknown target."""
     known, nothing = load_target(target), Policy("facts")
     findings = ExportFindings(known, nothing)
-    check_run_facts(nothing, facts, findings)
+    check_run_facts(facts, findings)
     stated = settings_of_facts(known, facts) | emitted_settings(known, facts, findings)
     values = known_values(known, stated, facts, facts)
+    check_offloaded_state(nothing, values, findings)
     check_ranges(known, stated, values, findings)
     check_constraints(known, stated, values, findings)
     return tuple(findings.refusals)

@@ -10,15 +10,21 @@ from offload_runtime.predicates import Scalar
 
 __all__ = ["check_against_facts", "contradiction", "facts_of_settings", "open_settings", "settings_of_facts"]
 
+# The fact's word for all that a setting can say and the fact has no word for.
+_OTHER = "other"
+
 
 def settings_of_facts(target: Target, facts: Mapping[str, Scalar]) -> dict[str, ExportedSetting]:
     """Return the settings that ``facts`` state, by key; a yes that leaves the value open states none."""
     settings: dict[str, ExportedSetting] = {}
     for setting in target.settings:
         fact = facts.get(setting.fact) if setting.fact is not None else None
-        if fact is None or (setting.stands_for_no is not None and fact is True):
+        if setting.also_on_by is not None and facts.get(setting.also_on_by) is True:
+            fact = True
+        words = dict(setting.words)
+        if fact is None or _leaves_open(setting, fact) or (words and fact not in words):
             continue
-        value = _no(setting) if setting.stands_for_no is not None else fact
+        value = _no(setting) if setting.stands_for_no is not None else words.get(str(fact), fact)
         settings[setting.key] = ExportedSetting(setting.key, value)
     return settings
 
@@ -30,11 +36,18 @@ def open_settings(
     return tuple(
         setting
         for setting in target.settings
-        if setting.stands_for_no is not None
-        and setting.key not in written
+        if setting.key not in written
         and setting.fact is not None
-        and facts.get(setting.fact) is True
+        and setting.fact in facts
+        and _leaves_open(setting, facts[setting.fact])
     )
+
+
+def _leaves_open(setting: TargetSetting, fact: Scalar) -> bool:
+    """Tell whether ``fact`` says of ``setting`` only that its value is another one: a yes, or `other`."""
+    if setting.stands_for_no is not None:
+        return fact is True
+    return bool(setting.words) and fact == _OTHER
 
 
 def facts_of_settings(target: Target, settings: Mapping[str, ExportedSetting]) -> dict[str, Scalar]:
@@ -44,15 +57,17 @@ def facts_of_settings(target: Target, settings: Mapping[str, ExportedSetting]) -
         setting = target.setting(key)
         if setting is not None and setting.fact is not None:
             stated = _stated(setting, exported.value)
-            if stated is not None:
-                facts[setting.fact] = stated
+            if stated:
+                facts[setting.fact] = stated[0]
     return facts
 
 
 def contradiction(setting: TargetSetting, value: SettingValue, facts: Mapping[str, Scalar]) -> str | None:
     """Say how ``value`` contradicts the fact that says the same; None where it does not."""
     fact = setting.fact
-    if fact is None or fact not in facts or _stated(setting, value) == facts[fact]:
+    if fact is None or fact not in facts or facts[fact] in _stated(setting, value):
+        return None
+    if setting.also_on_by is not None and facts.get(setting.also_on_by) is True and value is True:
         return None
     return f"{setting.key}={setting_text(value)} contradicts --fact {fact}={setting_text(facts[fact])}"
 
@@ -64,11 +79,14 @@ def check_against_facts(
     findings: ExportFindings,
 ) -> None:
     """Refuse what the policy makes the export write against ``facts``, those left out that are ``named`` already."""
+    said = facts_of_settings(findings.target, settings) | dict(facts)
     for key, exported in settings.items():
         setting = findings.target.setting(key)
         if setting is None or setting.fact is None or setting.fact in named:
             continue
-        message = contradiction(setting, exported.value, facts)
+        also = setting.also_on_by
+        of_setting = facts if also is None or also not in said else {**facts, also: said[also]}
+        message = contradiction(setting, exported.value, of_setting)
         if message is not None:
             clause = exported.clause
             span, path = findings.span_of(() if clause is None else (clause, clause.partition(".")[0]))
@@ -81,8 +99,12 @@ def _no(setting: TargetSetting) -> SettingValue:
     return None if setting.default is None else setting.stands_for_no
 
 
-def _stated(setting: TargetSetting, value: SettingValue) -> Scalar | None:
-    """Return the value of the setting's fact that goes with ``value``."""
+def _stated(setting: TargetSetting, value: SettingValue) -> tuple[Scalar, ...]:
+    """Return the values of the setting's fact that go with ``value``, the usual one first."""
     if setting.stands_for_no is not None:
-        return value is not None and value != setting.stands_for_no
-    return None if isinstance(value, tuple) else value
+        return (value is not None and value != setting.stands_for_no,)
+    if value is None or isinstance(value, tuple):
+        return ()
+    if setting.words:
+        return tuple(fact for fact, word in setting.words if word == value) or (_OTHER,)
+    return (value,)

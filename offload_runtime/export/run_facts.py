@@ -13,7 +13,7 @@ from offload_runtime.policy import Policy
 from offload_runtime.predicates import Scalar, comparisons
 from offload_runtime.targets import EXPORT_TARGETS
 
-__all__ = ["check_run_facts", "note_checked_facts"]
+__all__ = ["check_offloaded_state", "check_run_facts", "note_checked_facts"]
 
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "world_size")
 # Products that the number of processes is a multiple of: experts are spread over ranks of tensor and data parallelism.
@@ -28,8 +28,8 @@ _WITHOUT_STATE = ("sgd", "none")
 _ALSO = {("torchtitan", "fsdp2")}
 
 
-def check_run_facts(policy: Policy, facts: Mapping[str, Scalar], findings: ExportFindings) -> None:
-    """Refuse facts that contradict each other, the target or what the policy offloads."""
+def check_run_facts(facts: Mapping[str, Scalar], findings: ExportFindings) -> None:
+    """Refuse facts that contradict each other or the target."""
     target, framework = findings.target.name, facts.get("framework")
     if framework in EXPORT_TARGETS and framework != target and (framework, target) not in _ALSO:
         message = f"--fact framework={framework} says that another system runs the training"
@@ -39,9 +39,13 @@ def check_run_facts(policy: Policy, facts: Mapping[str, Scalar], findings: Expor
         if degree < 1:
             findings.refuse(None, "EXP908", f"{name} is 1 or more, not {degree}", f"--fact {name}=1 is none")
     _check_world_size({name: degree for name, degree in degrees.items() if degree > 0}, findings)
-    state, optimizer = policy.optimizer_state, facts.get("optimizer")
+
+
+def check_offloaded_state(policy: Policy, values: Mapping[str, Scalar], findings: ExportFindings) -> None:
+    """Refuse to offload what the optimizer does not keep; ``values`` are facts, those that settings state too."""
+    state, optimizer = policy.optimizer_state, values.get("optimizer")
     is_offloaded = state is not None and state.offload_fraction > 0
-    if (is_offloaded or facts.get("optimizer_offload") is True) and optimizer in _WITHOUT_STATE:
+    if (is_offloaded or values.get("optimizer_offload") is True) and optimizer in _WITHOUT_STATE:
         span, path = findings.span_of(("optimizer_state.offload_fraction", "optimizer_state"))
         message = f"the optimizer {optimizer} keeps no state: there is nothing to offload"
         findings.refuse(
@@ -73,7 +77,8 @@ def note_checked_facts(
         values = ", ".join(choice for choice in setting.choices if choice != setting.stands_for_no)
         message = f"not written as a setting: {setting.fact}, which leaves the value open"
         message += "; what hangs on it is not verified"
-        findings.note(None, "EXP914", message, hint=f"--setting {setting.key}=VALUE, one of {values}")
+        one_of = f", one of {values}" if values else ""
+        findings.note(None, "EXP914", message, hint=f"--setting {setting.key}=VALUE{one_of}")
     written |= {setting.fact for setting in undecided}
     rest = [name for name in facts if FACTS[name].source == "configuration" and name not in written]
     compared = _COMPARED | _named_in_conditions(findings)

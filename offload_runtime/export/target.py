@@ -45,9 +45,11 @@ class TargetSetting:
     """One setting of the target. Bounds are inclusive, ``below`` names a fact that the value is less than.
 
     ``error`` is the exact text with which the target refuses a value out of range. ``fact`` is the fact of the run
-    that says the same; where that is yes or no and the setting is not, ``stands_for_no`` is that value.
-    ``choices`` are those of a text, or of each word of a list. ``since`` says which versions have it, where the one
-    that the file is about lacks it.
+    that says the same; where that is yes or no and the setting is not, ``stands_for_no`` is that value, and where both
+    are words of their own, ``words`` pairs those of the fact with those of the setting. ``also_on_by`` is a fact whose
+    yes switches the setting on too. ``choices`` are those of a text, or of each word of a list. ``cure`` is what to do
+    about a value out of range, ``LIMIT`` in it the largest. ``since`` says which versions have it, where the one that
+    the file is about lacks it.
     """
 
     key: str
@@ -62,6 +64,9 @@ class TargetSetting:
     error: str | None = None
     fact: str | None = None
     stands_for_no: str | None = None
+    words: tuple[tuple[str, str], ...] = ()
+    also_on_by: str | None = None
+    cure: str | None = None
     since: str | None = None
 
 
@@ -88,7 +93,8 @@ class ClauseRow:
 class Emission:
     """When a setting is written, and with which value: ``value``, what ``taken_from`` names, or null (``unset``).
 
-    ``needs`` says what has to be known, where an unknown value is an error and not a reason to leave it out.
+    ``needs`` says what has to be known, where an unknown value is an error and not a reason to leave it out. ``cure``
+    is what to change in the policy where the value is out of range, ``LIMIT`` in it the largest.
     """
 
     key: str
@@ -99,6 +105,7 @@ class Emission:
     unset: bool = False
     needs: str | None = None
     clause: str | None = None
+    cure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,8 @@ class TargetMechanism:
     """One way in which the target offloads: what it is called, what it moves, and when it can be used.
 
     ``when`` is a condition on facts of the run, ``needs`` the same in words; both are None where nothing limits it.
-    ``enabled_when`` tells that a run has it on; None where what is offloaded tells it.
+    ``enabled_when`` tells that a run has it on; None where what is offloaded tells it. ``part_of`` names the mechanism
+    that it comes with, where it is no choice of its own.
     """
 
     name: str
@@ -146,16 +154,21 @@ class TargetMechanism:
     when: Predicate | None = None
     needs: str | None = None
     enabled_when: Predicate | None = None
+    part_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All that is known about one target, at one version, compared with it on the day ``checked``."""
+    """All that is known about one target, at one version, compared with it on the day ``checked``.
+
+    ``trial`` says how an export is tried on another version.
+    """
 
     name: str
     title: str
     version: str
     checked: str
+    trial: str
     sources: tuple[Source, ...]
     formats: tuple[Format, ...]
     settings: tuple[TargetSetting, ...]

@@ -51,6 +51,7 @@ def _read_target(root: MapNode) -> Target:
         title=_needed(root, "title"),
         version=_needed(root, "version"),
         checked=_needed(root, "checked"),
+        trial=_needed(root, "trial"),
         sources=tuple(Source(_needed(row, "id"), _needed(row, "text")) for row in _rows(root, "sources")),
         formats=cast(Any, _texts(root, "formats")),
         settings=tuple(_read_setting(row) for row in _rows(root, "settings")),
@@ -77,6 +78,9 @@ def _read_setting(row: MapNode) -> TargetSetting:
         error=_text(row, "error"),
         fact=_text(row, "fact"),
         stands_for_no=_text(row, "stands_for_no"),
+        words=_pairs(row, "words"),
+        also_on_by=_text(row, "also_on_by"),
+        cure=_text(row, "cure"),
         since=_text(row, "since"),
     )
 
@@ -101,6 +105,7 @@ def _read_emission(row: MapNode) -> Emission:
         unset=_scalar(row, "unset") is True,
         needs=_text(row, "needs"),
         clause=_text(row, "clause"),
+        cure=_text(row, "cure"),
     )
 
 
@@ -137,6 +142,7 @@ def _read_mechanism(row: MapNode) -> TargetMechanism:
         when=_predicate(row, "when") if "when" in row.entries else None,
         needs=_text(row, "needs"),
         enabled_when=_predicate(row, "enabled_when") if "enabled_when" in row.entries else None,
+        part_of=_text(row, "part_of"),
     )
 
 
@@ -167,6 +173,11 @@ def _needed(row: MapNode, key: str) -> str:
     text = _text(row, key)
     assert text is not None, f"{key} of {row.path} is missing"
     return text
+
+
+def _pairs(row: MapNode, key: str) -> tuple[tuple[str, str], ...]:
+    node = row.get(key)
+    return tuple((name, _needed(node, name)) for name in node.entries) if isinstance(node, MapNode) else ()
 
 
 def _texts(row: MapNode, key: str) -> tuple[str, ...]:

@@ -138,12 +138,23 @@ def check_ranges(
         if wrong is not None:
             message = f"{exported.key} is {wrong}, not {setting_text(exported.value)}"
             message += _quoted(setting, exported.value, values)
-            findings.refuse(span, "EXP903", message, _range_hint(setting, wrong), path)
+            cure = _range_cure(target, setting, exported, values) or _range_hint(setting, wrong)
+            findings.refuse(span, "EXP903", message, cure, path)
         elif setting.below is not None and setting.below not in values:
             message = (
                 f"not verified: {exported.key}={setting_text(exported.value)} has to be below {setting.below}"
             )
             findings.note(span, "EXP911", message, path, give_hint([setting.below]))
+
+
+def _range_cure(
+    target: Target, setting: TargetSetting, exported: ExportedSetting, values: Mapping[str, Scalar]
+) -> str | None:
+    """Return what the file says is to be done, first about the clause of the policy that the value comes from."""
+    cures = [e.cure for e in target.emits if e.key == exported.key and e.clause == exported.clause]
+    cure = next((cure for cure in (*cures, setting.cure) if cure is not None), None)
+    limit = _largest(setting, values)
+    return cure.replace("LIMIT", str(limit)) if cure is not None and limit is not None else None
 
 
 def _range_hint(setting: TargetSetting, wrong: str) -> str:
@@ -170,11 +181,15 @@ def _out_of_range(setting: TargetSetting, value: SettingValue, values: Mapping[s
         return f"one of {', '.join(setting.choices)}"
     if value is None or isinstance(value, bool | str):
         return None
-    limit = values.get(setting.below) if setting.below is not None else None
-    high = limit - 1 if isinstance(limit, int) and not isinstance(limit, bool) else setting.maximum
+    high = _largest(setting, values)
     if (setting.minimum is not None and value < setting.minimum) or (high is not None and value > high):
         return f"from {setting.minimum} on" if high is None else f"between {setting.minimum} and {high}"
     return None
+
+
+def _largest(setting: TargetSetting, values: Mapping[str, Scalar]) -> float | None:
+    limit = values.get(setting.below) if setting.below is not None else None
+    return limit - 1 if isinstance(limit, int) and not isinstance(limit, bool) else setting.maximum
 
 
 def check_constraints(

@@ -104,6 +104,12 @@ REFUSED = [
         "precision-aware-is-adam",
     ),
     ("megatron-bridge", {"optimizer_offload": True, "optimizer": "other"}, "offloaded-is-adam-or-sgd"),
+    (
+        "megatron-bridge",
+        {"gradient_offload": True, "optimizer_offload": False},
+        "gradients-go-with-the-state",
+    ),
+    ("deepspeed", {"gradient_offload": True, "optimizer_offload": False}, "gradients-go-with-the-state"),
     ("deepspeed", {"parameter_offload": True, "zero_stage": 2}, "parameters-need-stage-3"),
     ("deepspeed", {"offload_fraction": 0.5, "zero_stage": 2}, "a-part-needs-stage-3"),
     ("deepspeed", {"optimizer_offload": True, "zero_stage": 0}, "optimizer-needs-a-stage"),
@@ -114,6 +120,7 @@ REFUSED = [
         {"parameter_offload": True, "optimizer_offload": False},
         "state-goes-with-the-parameters",
     ),
+    ("fsdp2", {"optimizer_offload": True, "parameter_offload": False}, "nothing-without-the-parameters"),
     ("torchtitan", {"defer": 3, "is_moe": True}, "short-defer-for-experts"),
 ]
 
