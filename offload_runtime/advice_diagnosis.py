@@ -8,10 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from offload_runtime.diagnosis_table import CHECKS, FINDINGS, NORMAL, SIGNS, SLOW, Check
+from offload_runtime.diagnosis_table import (
+    CHECKS,
+    FINDINGS,
+    NO_DISK,
+    NORMAL,
+    PRICE_UNLESS,
+    PRICES,
+    SIGNS,
+    SLOW,
+    Check,
+)
 from offload_runtime.fact_sheet import FactSheet, format_fact
 from offload_runtime.facts import FACTS
-from offload_runtime.predicates import Predicate, comparisons, evaluate
+from offload_runtime.offload_mechanisms import (
+    MECHANISMS,
+    OffloadMechanism,
+    mechanisms_on,
+    mechanisms_possible,
+)
+from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
 
 __all__ = [
     "DIAGNOSIS_CARD",
@@ -26,13 +42,9 @@ __all__ = [
 
 DIAGNOSIS_CARD = "diagnose-offload-overhead"
 _MEASURED = ("paired_baseline", "warm_steps_only")
-_MECHANISM_OF = {"deepspeed": "zero_offload"}
 PRICE_CARD = "offload-optimizer-state"
-# Systems by what they can offload: these say it in facts of their own, the others by their name.
-_WITH_STATE = (None, "zero_offload", "nvme", "megatron-bridge")
-_WITHOUT_STATE = ("activation_hooks", "offload_runtime")
-# Frameworks that name what offloads, as they have one mechanism, or several under the same keys.
-_NAMING = ("deepspeed", "fsdp2", "megatron-bridge")
+# A plan says these of a model, a probe of an idle link; of the run that is slow they are known where they are given.
+_OF_THE_RUN = ("mode", "num_graphs", "pcie_generation", "pcie_link_width")
 _NEXT = (
     "None of the checks explains it. Compare one warm trace of each side, with and without offloading: the rows that "
     "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. Where two things "
@@ -70,6 +82,7 @@ def is_slow(sheet: FactSheet) -> bool:
 
 def diagnose(sheet: FactSheet) -> Diagnosis | None:
     """Return what is to be said of a slowdown by offloading; None where neither it nor a sign of it is known."""
+    sheet = _of_the_run(sheet)
     contradiction = _contradiction(sheet)
     if contradiction is not None:
         return Diagnosis("unknown", contradiction, ())
@@ -98,29 +111,51 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
 
 def open_checks(sheet: FactSheet) -> tuple[Check, ...]:
     """Return the checks that are still to do, in order; one that was answered with no is still to do."""
+    sheet = _of_the_run(sheet)
     return tuple(check for check in CHECKS if _is_open(check, sheet))
 
 
 def found_in(sheet: FactSheet) -> tuple[Found, ...]:
-    """Return what the facts show, in the order in which it is fixed, with the fixes for the system that offloads."""
-    facts, system = sheet.values, _system(sheet)
-    return tuple(
-        Found(
-            finding.name,
-            ", ".join(_known(sheet, each.fact) for each in comparisons(finding.sign)),
-            finding.fixes_for(system, facts),
-        )
-        for finding in FINDINGS
-        if evaluate(finding.sign, facts) is True
+    """Return what the facts show, in the order in which it is fixed, with the fixes for what offloads.
+
+    A fix that a finding before has named is not named again.
+    """
+    sheet = _of_the_run(sheet)
+    facts = _with_mechanism(sheet)
+    names = [mechanism.name for mechanism in mechanisms_possible(sheet.values)]
+    named: dict[str, str] = {}
+    found = []
+    for finding in FINDINGS:
+        if not finding.is_in(facts):
+            continue
+        fixes = finding.fixes_for(names, facts)
+        left = tuple(fix for fix in fixes if fix not in named)
+        named = dict.fromkeys(fixes, finding.name) | named
+        because = ", ".join(_all_known(sheet, finding.sign))
+        found.append(Found(finding.name, because, left or (f"as for: {named[fixes[0]]}",)))
+    return tuple(found)
+
+
+def _of_the_run(sheet: FactSheet) -> FactSheet:
+    """Return the sheet without what was predicted or probed and may be otherwise in the run that is slow."""
+    return FactSheet(
+        tuple(known for known in sheet.known if known.name not in _OF_THE_RUN or known.origin == "given")
     )
+
+
+def _with_mechanism(sheet: FactSheet) -> dict[str, Scalar]:
+    """Return the facts, with the mechanism where the framework has only one."""
+    possible = mechanisms_possible(sheet.values)
+    facts = sheet.values
+    if not _is_named(sheet) and len(possible) == 1:
+        facts["offload_mechanism"] = possible[0].name
+    return facts
 
 
 def _is_open(check: Check, sheet: FactSheet) -> bool:
     facts = sheet.values
-    if check.only_for is not None:
-        applies = evaluate(check.only_for, facts)
-        if applies is False or (applies is None and not _may_use_disk(sheet)):
-            return False
+    if not _is_made(check, sheet):
+        return False
     if any(evaluate(settled, facts) is True for settled in check.settled_by):
         return False
     return any(
@@ -128,12 +163,20 @@ def _is_open(check: Check, sheet: FactSheet) -> bool:
     )
 
 
+def _is_made(check: Check, sheet: FactSheet) -> bool:
+    """Tell whether a check is one of this run, or may be one."""
+    applies = True if check.only_for is None else evaluate(check.only_for, sheet.values)
+    if applies is not None or check.not_for is None:
+        return applies is True
+    return evaluate(check.not_for, sheet.values) is not True
+
+
 def _question(sheet: FactSheet, slowdown: float | None) -> str:
     if slowdown is not None:
         what = f"why a step takes {slowdown:.4g} times as long as without offloading"
     else:
-        known = {each.fact: None for sign in _signs(sheet) for each in comparisons(sign)}
-        what = f"what a step that offloads waits for, {', '.join(_known(sheet, name) for name in known)}"
+        known = dict.fromkeys(text for sign in _signs(sheet) for text in _all_known(sheet, sign))
+        what = f"what a step that offloads waits for, {', '.join(known)}"
     return f"Diagnose {what} ({DIAGNOSIS_CARD})."
 
 
@@ -145,12 +188,16 @@ def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
         names.append("slowdown")
     if _may_use_disk(sheet) and not _is_unnamed(sheet):
         names.append("offload_mechanism")
-    system = _system(sheet)
-    if system in _WITH_STATE:
-        names += ["optimizer_offload", "parameter_offload"]
-        if sheet.get("optimizer_offload") is not False and system != "nvme":
-            names.append("offload_fraction")
-    return tuple(name for name in names if sheet.get(name) in (None, "unknown"))
+    possible = mechanisms_possible(sheet.values) or (MECHANISMS["zero_offload"],)
+    names += [name for mechanism in possible for name in mechanism.asks]
+    is_off = sheet.get("optimizer_offload") is False
+    return tuple(
+        dict.fromkeys(
+            name
+            for name in names
+            if sheet.get(name) in (None, "unknown") and not (is_off and name == "offload_fraction")
+        )
+    )
 
 
 def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
@@ -173,7 +220,7 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
         )
     else:
         summary = f"This is the normal price of offloading: {measured}. Take it, or offload less."
-        if _system(sheet) not in _WITHOUT_STATE:
+        if not _moves_activations_alone(sheet):
             summary += f" Optimizer state on the host costs more: offload skills show {PRICE_CARD}."
     if open_ones:
         summary += f" That holds if both were measured in a pair and warm ({', '.join(open_ones)})."
@@ -182,13 +229,18 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
 
 def _price(sheet: FactSheet) -> str | None:
     """Point to what optimizer offload costs where nothing is wrong; the numbers stand in its skill alone."""
-    if sheet.get("optimizer_offload") is not True:
+    moving = [each for each in mechanisms_possible(sheet.values) if "optimizer_state" in each.moves]
+    is_whole = bool(moving) and all("gradients" in each.moves for each in moving)
+    if not is_whole and sheet.get("optimizer_offload") is not True:
         return None
-    share = sheet.number("offload_fraction")
+    if evaluate(PRICE_UNLESS, sheet.values) is True:
+        return None
+    share = 1.0 if is_whole else sheet.number("offload_fraction")
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
+    less = PRICES[moving[0].name] if len(moving) == 1 else "lower the share if that is all it is"
     return (
         f"The optimizer's state is on the host, and this may be its price: compare with the published times at {at}, "
-        f"offload skills show {PRICE_CARD}, and lower the share if that is all it is."
+        f"offload skills show {PRICE_CARD}; {less}."
     )
 
 
@@ -217,13 +269,21 @@ def _is_named(sheet: FactSheet) -> bool:
 
 def _is_unnamed(sheet: FactSheet) -> bool:
     """Tell whether neither the mechanism is known nor a framework that has one."""
-    return not _is_named(sheet) and sheet.get("framework") not in _NAMING
+    return (
+        not _is_named(sheet)
+        and len(mechanisms_possible(sheet.values)) != 1
+        and not mechanisms_on(sheet.values)
+    )
 
 
 def _may_use_disk(sheet: FactSheet) -> bool:
     """Tell whether a disk may be what is offloaded to, as nothing that is known says which device is."""
-    is_settled = _is_named(sheet) or sheet.get("offload_device") is not None
-    return not is_settled and sheet.get("framework") not in ("fsdp2", "megatron-bridge")
+    return sheet.get("offload_device") is None and evaluate(NO_DISK, sheet.values) is not True
+
+
+def _moves_activations_alone(sheet: FactSheet) -> bool:
+    possible: tuple[OffloadMechanism, ...] = mechanisms_possible(sheet.values)
+    return bool(possible) and all(mechanism.moves_activations_alone for mechanism in possible)
 
 
 def _in_words(check: Check, sheet: FactSheet) -> str:
@@ -237,15 +297,10 @@ def _slowdown(sheet: FactSheet) -> float | None:
     return sheet.number("slowdown") if sheet.get("offload_enabled") is True else None
 
 
-def _system(sheet: FactSheet) -> str | None:
-    """Return what offloads: the mechanism that is known, or that of the framework."""
-    mechanism = sheet.get("offload_mechanism")
-    if mechanism not in (None, "none", "unknown"):
-        return str(mechanism)
-    framework = sheet.get("framework")
-    if framework == "deepspeed" and sheet.get("offload_device") == "nvme":
-        return "nvme"
-    return None if framework is None else _MECHANISM_OF.get(str(framework), str(framework))
+def _all_known(sheet: FactSheet, sign: Predicate) -> tuple[str, ...]:
+    """Return the facts that a sign compares and that are known, each once, with their values."""
+    names = dict.fromkeys(each.fact for each in comparisons(sign))
+    return tuple(_known(sheet, name) for name in names if sheet.get(name) is not None)
 
 
 def _known(sheet: FactSheet, name: str) -> str:

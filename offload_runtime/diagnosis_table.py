@@ -1,24 +1,58 @@
-"""The diagnosis of a slow run that offloads, as data: checks in order, what each can find, and the fix by system.
+"""The diagnosis of a slow run that offloads, as data: checks in order, what each can find, and the fix by mechanism.
 
 Keys of other systems are those of the versions that `offload_runtime/targets_data` was checked against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from offload_runtime.predicates import AllOf, AnyOf, Comparison, Predicate, Scalar, evaluate
+from offload_runtime.fact_sheet import format_fact
+from offload_runtime.facts import FACTS
+from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate, Scalar, evaluate
 
-__all__ = ["CHECKS", "FINDINGS", "NORMAL", "SIGNS", "SLOW", "Check", "Finding", "Fix"]
+__all__ = [
+    "CHECKS",
+    "FINDINGS",
+    "NORMAL",
+    "NO_DISK",
+    "PRICES",
+    "PRICE_UNLESS",
+    "SIGNS",
+    "SLOW",
+    "Check",
+    "Finding",
+    "Fix",
+]
 
 NORMAL, SLOW = 1.05, 1.2
 """Below the first, offloading is no cause; from the second on a step is longer than offloading normally makes it."""
 
 LARGE = 0.2
 FULL = 0.02
-_ACTIVATIONS_ALONE = Comparison("offload_mechanism", "in", ("activation_hooks", "offload_runtime"))
+# From this share of the optimizer's state on, overlapping its copies was seen to help: skill offload-optimizer-state.
+_OVERLAP_FROM = 0.75
+# GB/s of reading that a local SSD reaches; the usual range begins here (references/measuring.md).
+_DISK_GBPS = 3
+_NUM_LAYERS_KNOWN = Comparison("num_offloaded_layers", "ge", 0)
+_OWN = Comparison("offload_mechanism", "is", "offload_runtime")
+_ACTIVATIONS_ALONE = Comparison(
+    "offload_mechanism",
+    "in",
+    ("activation_hooks", "offload_runtime", "megatron_layers", "megatron_fine_grained"),
+)
+_STATE_LEAVES_WHOLE = Comparison("offload_mechanism", "in", ("fsdp1", "fsdp2"))
 _NVME = AnyOf((Comparison("offload_mechanism", "is", "nvme"), Comparison("offload_device", "is", "nvme")))
+NO_DISK = AnyOf(
+    (
+        Comparison("offload_device", "in", ("cpu", "none")),
+        Comparison("framework", "in", ("fsdp2", "megatron-bridge")),
+        Not(Comparison("offload_mechanism", "in", ("nvme", "unknown"))),
+    )
+)
+"""Nothing is offloaded to a disk, as far as it is known which device is offloaded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +60,19 @@ class Check:
     """One check of the diagnosis, and the facts that it leads to; done where all are known.
 
     It is done, too, where one of ``settled_by`` holds, which makes the facts that are still unknown needless. One with
-    ``only_for`` is made only of runs for which that holds.
+    ``only_for`` is made only of runs for which that holds; where that is not known, it is made unless ``not_for``
+    holds, and not at all where there is no ``not_for``.
     """
 
     name: str
     facts: tuple[str, ...]
     settled_by: tuple[Predicate, ...] = ()
     only_for: Predicate | None = None
+    not_for: Predicate | None = None
 
 
 CHECKS = (
+    Check("the mode and the number of graphs", ("mode", "num_graphs"), only_for=_OWN),
     Check("a paired baseline", ("paired_baseline",)),
     Check("warm steps only", ("warm_steps_only",)),
     Check(
@@ -49,41 +86,63 @@ CHECKS = (
     Check("utilization with headroom", ("gpu_utilization", "memory_headroom_fraction")),
     Check("NUMA binding of each rank", ("numa_local",)),
     Check("pinned memory", ("pageable_fraction",)),
-    Check("the width of the link", ("pcie_link_width",)),
+    Check("the width and the generation of the link", ("pcie_link_width", "pcie_generation")),
     Check("the host", ("host_cpu_fraction",)),
-    Check("the optimizer's step on the CPU", ("cpu_step_fraction",), settled_by=(_ACTIVATIONS_ALONE,)),
-    Check("the disk by itself", ("nvme_read_gbps",), only_for=_NVME),
+    Check("the optimizer's step on the CPU", ("cpu_step_fraction",)),
+    Check("the disk by itself", ("nvme_read_gbps",), only_for=_NVME, not_for=NO_DISK),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One thing to change; where ``unless`` holds it is done already or there is nothing to change."""
+    """One thing to change; where ``unless`` holds it is done already or there is nothing to change.
+
+    With ``when`` it is named only where that is known to hold. ``{name}`` in the text stands for the value of a fact.
+    """
 
     text: str
-    unless: Predicate
+    unless: Predicate | None = None
+    when: Predicate | None = None
+
+    def text_for(self, facts: Mapping[str, Scalar]) -> str | None:
+        """Return what to do where ``facts`` hold; None where they leave nothing to do."""
+        if self.unless is not None and evaluate(self.unless, facts) is True:
+            return None
+        if self.when is not None and evaluate(self.when, facts) is not True:
+            return None
+
+        def written(match: re.Match[str]) -> str:
+            name = match[1]
+            return format_fact(FACTS[name], facts[name]) if name in facts else name
+
+        return re.sub(r"\{([a-z_]+)\}", written, self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a check can find: the sign of it in facts, and the fixes, each before the next.
 
-    ``fixes`` hold for any system; those in ``by_system`` go before them. A system is a value of ``offload_mechanism``,
-    or of ``framework`` where that has several mechanisms. At least one of ``fixes`` is without a condition.
+    ``fixes`` hold for any mechanism; those in ``by_mechanism`` go before them, by the value of ``offload_mechanism``.
+    At least one of ``fixes`` is without a condition. Where ``unless`` holds, the sign does not count.
     """
 
     name: str
     sign: Predicate
     fixes: tuple[str | Fix, ...]
-    by_system: Mapping[str, tuple[str | Fix, ...]] = field(default_factory=dict)
+    by_mechanism: Mapping[str, tuple[str | Fix, ...]] = field(default_factory=dict)
+    unless: Predicate | None = None
 
-    def fixes_for(self, system: str | None, facts: Mapping[str, Scalar]) -> tuple[str, ...]:
-        """Return the fixes that ``facts`` leave for a run that ``system`` offloads; None: not known which does."""
-        return tuple(
-            fix.text if isinstance(fix, Fix) else fix
-            for fix in (*self.by_system.get(system or "", ()), *self.fixes)
-            if not (isinstance(fix, Fix) and evaluate(fix.unless, facts) is True)
-        )
+    def is_in(self, facts: Mapping[str, Scalar]) -> bool:
+        """Tell whether ``facts`` show it."""
+        is_off = self.unless is not None and evaluate(self.unless, facts) is True
+        return not is_off and evaluate(self.sign, facts) is True
+
+    def fixes_for(self, mechanisms: Sequence[str], facts: Mapping[str, Scalar]) -> tuple[str, ...]:
+        """Return the fixes that ``facts`` leave for a run that ``mechanisms`` offload; none: not known which do."""
+        own = [fix for mechanism in mechanisms for fix in self.by_mechanism.get(mechanism, ())]
+        every = (fix if isinstance(fix, Fix) else Fix(fix) for fix in (*own, *self.fixes))
+        texts = (fix.text_for(facts) for fix in every)
+        return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
 _NO_PARAMETERS = Comparison("parameter_offload", "is", False)
@@ -92,28 +151,79 @@ _LOWER_RATIO = Fix(
     "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
     unless=AnyOf((_NO_OPTIMIZER, Comparison("zero_stage", "lt", 3))),
 )
-_PARAMETERS_BACK = (
-    Fix(
-        "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
-        unless=_NO_PARAMETERS,
+_PARAMETERS_BACK = Fix(
+    "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
+    unless=_NO_PARAMETERS,
+)
+_LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER)
+_OVERLAP = Fix(
+    "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
+    unless=AnyOf(
+        (
+            _NO_OPTIMIZER,
+            Comparison("offload_overlap", "is", True),
+            Comparison("offload_fraction", "lt", _OVERLAP_FROM),
+        )
     ),
 )
-_LESS_BY_SYSTEM: Mapping[str, tuple[str | Fix, ...]] = {
-    "offload_runtime": (
-        "a lower limits.budget, the rest recomputed: offload skills show tune-activation-offload",
+_TUNE = "offload skills show tune-activation-offload"
+_BUDGET = (
+    Fix(
+        "limits.budget down to what can leave while compute hides it, {window_bytes}, from {budget_bytes}; recompute "
+        f"the rest: {_TUNE}",
+        when=Comparison("budget_in_window", "is", False),
     ),
-    "zero_offload": (*_PARAMETERS_BACK, _LOWER_RATIO),
-    "nvme": _PARAMETERS_BACK,
+    Fix(
+        "schedule.defer: 1, as the layers of a mixture of experts are short",
+        when=Comparison("is_moe", "is", True),
+        unless=Comparison("defer", "is", 1),
+    ),
+    Fix(
+        "schedule.defer higher where stalls are waits in forward, schedule.prefetch where they are reloads in "
+        f"backward; not the budget, {{budget_bytes}} is within the {{window_bytes}} that compute hides: {_TUNE}",
+        when=Comparison("budget_in_window", "is", True),
+    ),
+    Fix(
+        "a lower limits.budget, where it is above what plan prints as can leave for free (budget_bytes, window_bytes), "
+        f"the rest recomputed; below that defer and prefetch: {_TUNE}",
+        unless=Comparison("budget_in_window", "in", (True, False)),
+    ),
+)
+_LESS: Mapping[str, tuple[str | Fix, ...]] = {
+    "offload_runtime": _BUDGET,
+    "zero_offload": (_PARAMETERS_BACK, _LOWER_RATIO),
+    "nvme": (_PARAMETERS_BACK,),
     "fsdp1": ("CPUOffload off, parameters sharded on the device, where they fit",),
     "fsdp2": ("offload_policy OffloadPolicy for as many modules as fit, CPUOffloadPolicy for the rest",),
-    "megatron-bridge": (
-        Fix(
-            "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
-            unless=AnyOf((_NO_OPTIMIZER, Comparison("offload_overlap", "is", True))),
-        ),
-        Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER),
+    "megatron_optimizer": (_OVERLAP, _LOWER_FRACTION),
+    "megatron_layers": (
+        Fix("model.cpu_offloading_num_layers lower than {num_offloaded_layers}", when=_NUM_LAYERS_KNOWN),
+        Fix("a lower model.cpu_offloading_num_layers", unless=_NUM_LAYERS_KNOWN),
+    ),
+    "megatron_fine_grained": (
+        "fewer model.offload_modules, the ones that compute least for what they move first",
+        "a higher model.min_offloaded_tensor_size, so that small tensors stay",
     ),
 }
+"""What makes each mechanism move less."""
+
+PRICES: Mapping[str, str] = {
+    "zero_offload": "lower the share if that is all it is (offload_optimizer.ratio, ZeRO-3 only)",
+    "nvme": "host memory costs less than a disk",
+    "fsdp1": "no share of it can be set there: it is less where fewer modules are offloaded",
+    "fsdp2": "no share of it can be set there: it is less where CPUOffloadPolicy is on fewer modules",
+    "megatron_optimizer": "lower optimizer.optimizer_offload_fraction if that is all it is",
+}
+"""How the price of the optimizer's state on the host is lowered, by mechanism."""
+
+PRICE_UNLESS = AllOf(
+    (
+        Comparison("cpu_step_fraction", "lt", LARGE),
+        AnyOf((Comparison("copy_fraction", "lt", LARGE), Comparison("exposed_copy_fraction", "lt", LARGE))),
+    )
+)
+"""Neither its step on the CPU nor its copies take much of a step, so that the optimizer's state is not what is slow."""
+
 _STALLS = AllOf(
     (Comparison("gpu_utilization", "lt", 0.5), Comparison("memory_headroom_fraction", "ge", LARGE))
 )
@@ -125,23 +235,56 @@ SIGNS: tuple[Predicate, ...] = (
 )
 """Each a reason to diagnose a run that offloads though nobody measured how much longer its step takes."""
 
+# A link runs below what it can where GPUs that train have done better for ten years, and where the rate that its
+# hardware profile gives is more than 16 lanes of that generation carry: 15.8 GB/s of the third, 31.5 of the fourth.
+_LOW_GENERATION = AnyOf(
+    (
+        Comparison("pcie_generation", "lt", 3),
+        AllOf((Comparison("pcie_generation", "lt", 4), Comparison("link_d2h_gbps", "gt", 15.8))),
+        AllOf((Comparison("pcie_generation", "lt", 5), Comparison("link_d2h_gbps", "gt", 31.5))),
+    )
+)
+_BIND = "start with deepspeed --bind_cores_to_rank"
+_PIN_ZERO = (
+    Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
+    Fix("zero_optimization.offload_param.pin_memory: true", unless=_NO_PARAMETERS),
+)
+
 FINDINGS = (
+    Finding(
+        "the step fits without offloading",
+        Comparison("fits", "is", True),
+        ("take the offloading off",),
+        {"offload_runtime": ("take the policy off: torch.compile(model) alone",)},
+        unless=Comparison("out_of_memory", "is", True),
+    ),
+    Finding(
+        "mode graph runs slower than torch.compile, whatever moves",
+        AllOf((_OWN, Comparison("mode", "is", "graph"))),
+        ('give "mode": "inductor" in the options of the backend, or OFFLOAD_MODE=inductor',),
+    ),
+    Finding(
+        "the step is broken into several graphs",
+        AllOf((_OWN, Comparison("num_graphs", "gt", 1))),
+        (
+            "take the graph breaks out: TORCH_LOGS=graph_breaks names each, fullgraph=True stops at the first, and "
+            "OFFLOAD_REPORT=report.json says what is not offloaded between them (RUN540 to RUN547)",
+        ),
+    ),
     Finding(
         "device memory is full at the peak",
         Comparison("memory_headroom_fraction", "lt", FULL),
         (
             "a smaller micro-batch, or fewer live parameters",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments",
+            "PYTORCH_ALLOC_CONF=expandable_segments:True against fragments; before torch 2.9 it is "
+            "PYTORCH_CUDA_ALLOC_CONF",
         ),
     ),
     Finding(
         "the process runs on another NUMA node than its GPU",
         Comparison("numa_local", "is", False),
         ("a wrapper with numactl for each rank, never one numactl around the launcher",),
-        {
-            "zero_offload": ("start with deepspeed --bind_cores_to_rank",),
-            "nvme": ("start with deepspeed --bind_cores_to_rank",),
-        },
+        {"zero_offload": (_BIND,), "nvme": (_BIND,)},
     ),
     Finding(
         "copies are pageable",
@@ -149,12 +292,10 @@ FINDINGS = (
         ("pin the host memory that is copied from and to",),
         {
             "activation_hooks": ("torch.autograd.graph.save_on_cpu(pin_memory=True); its default is False",),
-            "zero_offload": (
-                Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
-                Fix("zero_optimization.offload_param.pin_memory: true", unless=_NO_PARAMETERS),
-            ),
+            "zero_offload": _PIN_ZERO,
+            "nvme": _PIN_ZERO,
             "fsdp2": ("CPUOffloadPolicy(pin_memory=True)",),
-            "megatron-bridge": (
+            "megatron_optimizer": (
                 Fix("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true", unless=_NO_OPTIMIZER),
             ),
             "offload_runtime": ("not this package's copies, which are pinned: look for what else copies",),
@@ -164,7 +305,10 @@ FINDINGS = (
         "hooks copy on the compute stream",
         Comparison("offload_mechanism", "is", "activation_hooks"),
         (
-            "save_on_cpu(pin_memory=True), if it is not: a pageable copy also makes the host wait",
+            Fix(
+                "save_on_cpu(pin_memory=True), if it is not: a pageable copy also makes the host wait",
+                unless=Comparison("pageable_fraction", "ge", 0),
+            ),
             "replace the hooks: save_on_cpu copies on the stream that computes, pinned or not, so that nothing "
             'overlaps; torch.compile(model, backend="offload", options={"policy": "balanced"}) copies on a stream of '
             "its own. Both over the step without offloading: offload bench balanced --peer eager --peer save-on-cpu "
@@ -177,39 +321,66 @@ FINDINGS = (
         ("the slot, the riser or the power state; no setting in software helps",),
     ),
     Finding(
+        "the link runs at a low generation",
+        _LOW_GENERATION,
+        (
+            "read it again while the run trains, as an idle link goes down; if it stays, the slot, the riser, the "
+            "power state or the firmware's setting for the slot",
+        ),
+        unless=Comparison("link_is_coherent", "is", True),
+    ),
+    Finding(
         "compute waits for copies",
         Comparison("exposed_copy_fraction", "ge", LARGE),
         (
             "move less: recompute activations instead",
             Fix(
                 "optimizer state off the device before parameters",
-                unless=AnyOf((_NO_PARAMETERS, _ACTIVATIONS_ALONE)),
+                unless=AnyOf(
+                    (
+                        _NO_PARAMETERS,
+                        Comparison("optimizer_offload", "is", True),
+                        _ACTIVATIONS_ALONE,
+                        _STATE_LEAVES_WHOLE,
+                    )
+                ),
             ),
             Fix(
                 "a larger batch or longer sequences, which compute more for each byte of state that is moved",
                 unless=AnyOf((Comparison("memory_headroom_fraction", "lt", FULL), _ACTIVATIONS_ALONE)),
             ),
         ),
-        _LESS_BY_SYSTEM,
+        _LESS,
     ),
     Finding(
         "the optimizer's step on the CPU is long",
         Comparison("cpu_step_fraction", "ge", LARGE),
-        ("fewer offloaded states", "more cores for each rank"),
+        (Fix("fewer offloaded states", unless=_STATE_LEAVES_WHOLE), "more cores for each rank"),
         {
             "zero_offload": (_LOWER_RATIO,),
+            "fsdp1": ("no share can be set: CPUOffload for fewer modules",),
             "fsdp2": ("no share can be set: CPUOffloadPolicy (offload_policy) for fewer modules",),
-            "megatron-bridge": (*reversed(_LESS_BY_SYSTEM["megatron-bridge"]),),
+            "megatron_optimizer": (_LOWER_FRACTION, _OVERLAP),
         },
     ),
     Finding(
         "the host is saturated",
         Comparison("host_cpu_fraction", "ge", 0.9),
-        ("fewer workers of the data loader, or fewer offloaded states: they share the cores",),
+        (
+            Fix(
+                "fewer workers of the data loader: they take the cores of the launching thread",
+                when=_ACTIVATIONS_ALONE,
+            ),
+            Fix(
+                "fewer workers of the data loader, or fewer offloaded states: they share the cores",
+                unless=_ACTIVATIONS_ALONE,
+            ),
+            "more cores for each rank",
+        ),
     ),
     Finding(
         "the disk is slow",
-        Comparison("nvme_read_gbps", "lt", 3),
+        AllOf((_NVME, Comparison("nvme_read_gbps", "lt", _DISK_GBPS))),
         (
             "the asynchronous I/O extension, then queue depth and block size, then fewer bytes",
             "host memory in place of the disk",
@@ -224,14 +395,34 @@ FINDINGS = (
             )
         },
     ),
-    # A symptom: what a check has found to be the cause is fixed before it.
+    # Symptoms and prices: what a check has found to be the cause is fixed before them.
+    Finding(
+        "the disk does what it can, and a disk is slower than host memory, by about ten: the price of NVMe",
+        AllOf((_NVME, Comparison("nvme_read_gbps", "ge", _DISK_GBPS))),
+        ("host memory in place of the disk, where it has the room",),
+        {
+            "nvme": (
+                Fix(
+                    "zero_optimization.offload_optimizer.device: cpu, where host memory has the room",
+                    unless=_NO_OPTIMIZER,
+                ),
+                Fix(
+                    "zero_optimization.offload_param.device: cpu, where host memory has the room",
+                    unless=_NO_PARAMETERS,
+                ),
+            )
+        },
+    ),
     Finding(
         "the GPU waits while its memory is free, the signature of offload stalls",
         _STALLS,
         (
             "put back on the device what the free memory holds, then measure the pair again",
-            "the share of copies and that of the optimizer's step on the CPU say what is left to wait for",
+            Fix(
+                "the share of copies and that of the optimizer's step on the CPU say what is left to wait for",
+                unless=AnyOf((_ACTIVATIONS_ALONE, Comparison("cpu_step_fraction", "ge", 0))),
+            ),
         ),
-        _LESS_BY_SYSTEM,
+        _LESS,
     ),
 )

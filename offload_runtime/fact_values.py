@@ -17,8 +17,8 @@ __all__ = ["FactProblem", "choice_hint", "fact_hint", "fact_problems", "parse_fa
 MAX_NUMBER = 1 << 63
 
 _MEGATRON = (
-    "for Megatron give framework=megatron-bridge, with what it offloads: fine_grained_offload=true, "
-    "layer_activation_offload=true or optimizer_offload=true"
+    "did you mean megatron_optimizer, megatron_layers (cpu_offloading) or megatron_fine_grained? Where that is not known, "
+    "give framework=megatron-bridge"
 )
 _FSDP = "did you mean fsdp1 (FullyShardedDataParallel) or fsdp2 (fully_shard)?"
 _ZERO = (
@@ -32,6 +32,8 @@ _MEANT: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **dict.fromkeys(("megatron", "megatron_bridge", "megatron_core", "megatron_lm"), _MEGATRON),
             **dict.fromkeys(("fsdp", "cpuoffload", "cpu_offload", "fully_sharded"), _FSDP),
             "cpuoffloadpolicy": "did you mean fsdp2?",
+            "cpu_offloading": "did you mean megatron_layers?",
+            "optimizer_cpu_offload": "did you mean megatron_optimizer?",
             **dict.fromkeys(("deepspeed", "zero", "zero2", "zero3", "zero_infinity"), _ZERO),
             **dict.fromkeys(("save_on_cpu", "saved_tensors_hooks", "hooks"), _HOOKS),
             **dict.fromkeys(("offload", "torch_compile"), "did you mean offload_runtime?"),
@@ -44,6 +46,13 @@ _MEANT: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **dict.fromkeys(("hf", "huggingface", "trainer"), "did you mean transformers?"),
             **dict.fromkeys(("zero", "zero_offload"), "did you mean deepspeed?"),
         },
+    }
+)
+# Shares that are easily measured as more than the whole, and what was counted twice.
+_ABOVE_ONE: Mapping[str, str] = MappingProxyType(
+    {
+        "copy_fraction": "time in which copies of both directions run counts once; a sum of the rows of a profile counts it "
+        "twice (references/measuring.md of diagnose-offload-overhead)"
     }
 )
 
@@ -156,7 +165,10 @@ def _value_hint(fact: Fact, value: Scalar) -> str:
 
 
 def choice_hint(fact: Fact, value: Scalar) -> str | None:
-    """Say which of a fact's choices may have been meant by ``value``; None where nobody can tell."""
+    """Say what may have been meant by ``value``, which the fact never has; None where nobody can tell."""
+    number = _number(fact, value)
+    if fact.name in _ABOVE_ONE and number is not None and number > 1:
+        return _ABOVE_ONE[fact.name]
     word = str(value).lower().replace("-", "_").replace(" ", "_").replace(".", "_")
     meant = _MEANT.get(fact.name, {}).get(word)
     if meant is not None:

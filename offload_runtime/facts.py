@@ -79,6 +79,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "nvme",
             "activation_hooks",
             "offload_runtime",
+            "megatron_optimizer",
+            "megatron_layers",
+            "megatron_fine_grained",
             "none",
             "unknown",
         ),
@@ -167,7 +170,7 @@ _MODEL = _rows(
         "floor_fits",
         "boolean",
         None,
-        "Some policy on activations makes it fit: the floor takes at most 94 % of the device.",
+        "Some policy on activations makes it fit: the floor is within the device, if not within the 94 % of a plan.",
         True,
     ),
 )
@@ -231,6 +234,13 @@ _CONFIGURATION = _rows(
         "Activation bytes that the policy may offload (limits.budget).",
         "12GiB",
     ),
+    (
+        "budget_in_window",
+        "boolean",
+        None,
+        "The policy's budget is at most what can leave while compute hides it (budget_bytes, window_bytes).",
+        True,
+    ),
     ("defer", "integer", None, "Layers by which release lags (schedule.defer).", 8),
     ("prefetch", "integer", None, "Layers ahead of use at which reloads start (schedule.prefetch).", 2),
 )
@@ -249,7 +259,13 @@ _MEASUREMENT = _rows(
         "Median warm step with offloading, the optimizer's included.",
         2100.0,
     ),
-    ("copy_fraction", "number", SHARE, "Share of a warm step in which copies over the link run.", 0.4),
+    (
+        "copy_fraction",
+        "number",
+        SHARE,
+        "Share of a warm step in which copies over the link run, in either direction; what overlaps counts once.",
+        0.4,
+    ),
     (
         "exposed_copy_fraction",
         "number",

@@ -1,36 +1,53 @@
 """Facts about a run that offloads that follow from other facts about it, and facts that exclude each other.
 
 slowdown, offload_mechanism -> offload_enabled      stall_ms, offload_step_ms -> exposed_copy_fraction
+offload_mechanism <-> switches of Megatron          budget_bytes, window_bytes -> budget_in_window
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from offload_runtime.errors import Diagnostic, UsageError
 from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.offload_mechanisms import mechanisms_on
 from offload_runtime.predicates import Scalar
 
 __all__ = ["of_offloading", "refuse_contradictions"]
 
 _ORIGIN = "follows"
-_STEPS_ON_GPU = ("activation_hooks", "offload_runtime")
 
 
 def of_offloading(sheet: FactSheet) -> FactSheet:
     """Return the sheet with what follows about offloading; what was given or measured is left as it is."""
+    sheet = sheet.beneath(_named(sheet), _ORIGIN)
     found: dict[str, Scalar] = {}
     mechanism = sheet.get("offload_mechanism")
     if mechanism is not None:
         found["offload_enabled"] = mechanism != "none"
-    elif sheet.get("slowdown") is not None:
-        found["offload_enabled"] = True  # it is the step with offloading over that without
-    if mechanism in _STEPS_ON_GPU and sheet.get("optimizer_offload") is not True:
+    elif sheet.get("slowdown") is not None or mechanisms_on(sheet.values):
+        found["offload_enabled"] = True  # a slowdown is the step with offloading over that without
+    on = mechanisms_on(sheet.values)
+    if on and all(each.moves_activations_alone for each in on) and sheet.get("optimizer_offload") is not True:
         found["cpu_step_fraction"] = 0.0
     if mechanism == "offload_runtime":
         found["pageable_fraction"] = 0.0  # the host buffers of this package are pinned
         exposed = _exposed(sheet)
         if exposed is not None:
             found["exposed_copy_fraction"] = exposed
+    budget, window = sheet.size("budget_bytes"), sheet.size("window_bytes")
+    if budget is not None and window is not None:
+        found["budget_in_window"] = budget <= window
     return sheet.beneath(found, _ORIGIN)
+
+
+def _named(sheet: FactSheet) -> dict[str, Scalar]:
+    """Return the mechanism, where the facts say that one is on and nobody named it, and what that implies."""
+    on = mechanisms_on(sheet.values)
+    if len(on) != 1:
+        return {}
+    (mechanism,) = on
+    return {"offload_mechanism": mechanism.name, **mechanism.implies}
 
 
 def _exposed(sheet: FactSheet) -> float | None:
@@ -50,17 +67,57 @@ def _exposed(sheet: FactSheet) -> float | None:
 
 
 def refuse_contradictions(sheet: FactSheet) -> None:
-    """Raise UsageError (CLI614) for facts of which one is a part of the other, and larger."""
+    """Raise UsageError (CLI614) for facts that exclude each other.
+
+    These are a part that is larger than the whole, and a mechanism beside a framework or a switch that it does not go
+    with.
+    """
+    problems = [
+        Diagnostic("CLI614", "error", message, hint=hint)
+        for message, hint in (*_parts_and_wholes(sheet), *_mechanisms(sheet))
+    ]
+    if problems:
+        raise UsageError(*problems)
+
+
+def _parts_and_wholes(sheet: FactSheet) -> Iterator[tuple[str, str]]:
     copies, exposed = sheet.number("copy_fraction"), sheet.number("exposed_copy_fraction")
     if copies is not None and exposed is not None and exposed > copies:
-        message = (
+        yield (
             f"exposed_copy_fraction is {exposed:g} and copy_fraction {copies:g}: the exposed copies are a part of all "
-            "copies, so that they cannot take more of the step"
+            "copies, so that they cannot take more of the step",
+            "both are shares of one warm step; the references of diagnose-offload-overhead say how to measure them",
         )
-        hint = "both are shares of one warm step; the references of diagnose-offload-overhead say how to measure them"
-        raise UsageError(Diagnostic("CLI614", "error", message, hint=hint))
     stall_ms, step_ms = sheet.number("stall_ms"), sheet.number("offload_step_ms")
     if stall_ms is not None and step_ms is not None and stall_ms > step_ms:
-        message = f"stall_ms is {stall_ms:g} and offload_step_ms {step_ms:g}: a step waits for no longer than it takes"
-        hint = "offload apply --format json has both: stall_ms, and policy.step_ms"
-        raise UsageError(Diagnostic("CLI614", "error", message, hint=hint))
+        yield (
+            f"stall_ms is {stall_ms:g} and offload_step_ms {step_ms:g}: a step waits for no longer than it takes",
+            "offload apply --format json has both: stall_ms, and policy.step_ms",
+        )
+
+
+def _mechanisms(sheet: FactSheet) -> Iterator[tuple[str, str]]:
+    framework = sheet.get("framework")
+    for mechanism in mechanisms_on(sheet.values):
+        is_named = sheet.get("offload_mechanism") == mechanism.name
+        named = f"offload_mechanism is {mechanism.name}" if is_named else f"{mechanism.name} is on"
+        if sheet.get("offload_mechanism") == "none":
+            yield f"offload_mechanism is none and {named}", "name what offloads now, or leave its switch out"
+        if framework is not None and mechanism.frameworks and framework not in mechanism.frameworks:
+            yield (
+                f"{named} and framework {framework}: that is no mechanism of it",
+                f"{mechanism.name} goes with framework {', '.join(mechanism.frameworks)}; name what offloads now, and "
+                "what runs the training loop",
+            )
+            continue
+        for name, value in mechanism.implies.items():
+            known = sheet.get(name)
+            if name != "framework" and known is not None and known != value:
+                yield (
+                    f"{named} and {name} {_written(known)}: the mechanism is on where {name} is {_written(value)}",
+                    "leave the one out that is wrong",
+                )
+
+
+def _written(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -100,7 +100,8 @@ def test_what_is_not_known_to_be_slow_by_offloading_is_not_diagnosed(facts: dict
 def test_every_check_leads_to_facts_of_the_table() -> None:
     assert {name for check in CHECKS for name in check.facts} <= set(FACTS)
     named = {comparison.fact for finding in FINDINGS for comparison in comparisons(finding.sign)}
-    assert named <= {name for check in CHECKS for name in check.facts} | {"offload_mechanism"}
+    of_the_run = {"offload_mechanism", "offload_device", "fits", "link_d2h_gbps"}
+    assert named <= {name for check in CHECKS for name in check.facts} | of_the_run
 
 
 @pytest.mark.parametrize("more", [{}, {"offload_mechanism": "activation_hooks"}], ids=str)
@@ -136,6 +137,7 @@ CLEAN: dict[str, Scalar] = {
     "numa_local": True,
     "pageable_fraction": 0.0,
     "pcie_link_width": 16,
+    "pcie_generation": 5,
     "host_cpu_fraction": 0.3,
     "cpu_step_fraction": 0.1,
     "offload_device": "cpu",

@@ -110,6 +110,8 @@ def test_a_number_that_no_arithmetic_bears_is_no_value_wherever_it_comes_from(
     [
         ("offload_mechanism=megatron", "give framework=megatron-bridge"),
         ("offload_mechanism=Megatron-Bridge", "give framework=megatron-bridge"),
+        ("offload_mechanism=cpu_offloading", "did you mean megatron_layers?"),
+        ("copy_fraction=1.3", "time in which copies of both directions run counts once"),
         ("offload_mechanism=deepspeed", "did you mean zero_offload?"),
         ("offload_mechanism=fsdp", "fsdp1 (FullyShardedDataParallel) or fsdp2 (fully_shard)"),
         ("offload_mechanism=save_on_cpu", "did you mean activation_hooks?"),
