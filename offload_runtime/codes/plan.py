@@ -127,8 +127,8 @@ CODES = (
         "allocates remain: no fate of activations brings the peak below that.",
         "Raise limits.device_peak, or choose an optimizer that keeps less.",
         message_example=(
-            "no plan keeps to device_peak 80 GiB: the step of adamw alone takes 106 GiB: parameters 15 "
-            "GiB, gradients 15 GiB, optimizer state 60 GiB"
+            "no plan keeps to device_peak 74.4 GiB: the step of adamw alone takes 106 GiB: parameters 21.2 GiB, "
+            "gradients 21.2 GiB, optimizer state 42.4 GiB, temporaries of the step 21.2 GiB"
         ),
     ),
     CodeEntry(
