@@ -33,7 +33,7 @@ def system_summary(sheet: FactSheet) -> str | None:
     refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
     usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
     if is_on:
-        on = " and ".join(mechanism.name for mechanism in is_on)
+        on = " and ".join(_named_on(mechanism, sheet) for mechanism in is_on)
         left = f", and besides: {usable}" if usable else "; nothing more"
         summary = f"{known.title} has on already: {on}{left}"
     else:
@@ -87,6 +87,13 @@ def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
         if settled or mechanism.needs is None
         else f"{mechanism.name} (needs {mechanism.needs})"
     )
+
+
+def _named_on(mechanism: TargetMechanism, sheet: FactSheet) -> str:
+    """Name a mechanism that the run has on, and what it lacks where it cannot work there."""
+    if _usable(mechanism, sheet) is not False:
+        return mechanism.name
+    return f"{mechanism.name} (which cannot be: it needs {mechanism.needs})"
 
 
 def carried_out_by(moves: str, sheet: FactSheet, otherwise: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
 from offload_runtime.predicates import Scalar, comparisons
 from offload_runtime.skills_catalog import list_skills
+from tests.export.policies import policy
 
 CONSTRAINTS = [(name, constraint) for name in EXPORT_TARGETS for constraint in load_target(name).constraints]
 
@@ -193,3 +195,32 @@ def test_what_cards_call_impossible_is_refused_by_the_one_table() -> None:
     ]
     assert found
     assert [row for row in found if not row[2]] == []
+
+
+SECTIONS = [
+    ({"optimizer_state": {"offload_fraction": 1.0}}, {"optimizer_offload": True}),
+    ({"optimizer_state": {"offload_fraction": 0.5}}, {"optimizer_offload": True, "offload_fraction": 0.5}),
+    ({"parameters": {"offload": True, "layers": ":2"}}, {"parameter_offload": True}),
+]
+RUNS = [
+    {},
+    {"pipeline_parallel": 1},
+    {"pipeline_parallel": 4},
+    {"distributed_optimizer": True},
+    {"distributed_optimizer": False},
+    {"optimizer": "other"},
+    *({"zero_stage": stage} for stage in range(4)),
+]
+
+
+@pytest.mark.parametrize("name", EXPORT_TARGETS)
+@pytest.mark.parametrize(("section", "facts"), SECTIONS, ids=["state", "a part", "parameters"])
+def test_one_configuration_has_one_answer_by_facts_by_an_export_and_by_a_policy(
+    name: str, section: dict[str, Any], facts: dict[str, Scalar]
+) -> None:
+    for run in RUNS:
+        by_facts = refused(fact_refusals(name, {**facts, **run}))
+        assert refused(export_policy(Policy("empty"), name, facts={**facts, **run}).refusals) == by_facts, run
+        by_policy = export_policy(policy(**section), name, facts=run).refusals
+        if "EXP901" not in {finding.code for finding in by_policy}:
+            assert refused(by_policy) == by_facts, run

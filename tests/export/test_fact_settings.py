@@ -176,3 +176,87 @@ def test_a_fact_of_a_setting_goes_into_the_type_of_its_setting(target: str) -> N
             assert setting.fact is not None
             assert setting.type == "text"
             assert setting.choices
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        ("adamw", {"optimizer.optimizer": "adam"}),
+        ("adam", {"optimizer.optimizer": "adam"}),
+        ("sgd-momentum", {"optimizer.optimizer": "sgd"}),
+        ("sgd", {"optimizer.optimizer": "sgd", "optimizer.sgd_momentum": 0.0}),
+        ("other", {}),
+        ("none", {}),
+    ],
+)
+def test_a_fact_that_is_a_word_is_written_in_the_words_of_its_setting(
+    optimizer: str, settings: dict[str, Any]
+) -> None:
+    found = export(optimizer=optimizer)
+    assert found.refusals == ()
+    assert written(found) == settings
+    assert bool(noted(found, "EXP914")) is (not settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "contradicts"),
+    [
+        ("adamw", "adam", False),
+        ("adam", "adam", False),
+        ("sgd", "sgd", False),
+        ("other", "muon", False),
+        ("adamw", "sgd", True),
+        ("other", "adam", True),
+        ("sgd-momentum", "muon", True),
+    ],
+)
+def test_a_word_of_a_setting_is_held_against_the_word_of_the_fact(
+    optimizer: str, setting: str, contradicts: bool
+) -> None:
+    found = export(f"optimizer.optimizer={setting}", optimizer=optimizer)
+    assert [f.code for f in found.refusals] == (["EXP907"] if contradicts else [])
+
+
+def test_weights_that_move_are_layer_offload_whoever_says_it() -> None:
+    weights = policy(parameters={"offload": True, "layers": ":8"})
+    by_fact = export(pipeline_parallel=4, parameter_offload=True)
+    by_policy = export(source=weights, pipeline_parallel=4)
+    assert names(by_fact) == names(by_policy) == {"one-pipeline-stage"}
+    alone = {"pipeline_parallel": 1, "parameter_offload": True, "num_layers": 32}
+    found = export(**alone, layer_activation_offload=False, num_offloaded_layers=8)
+    assert found.refusals == ()
+    moved = {key: value for key, value in written(found).items() if "cpu_offloading" in key}
+    assert moved == {
+        "model.cpu_offloading": True,
+        "model.cpu_offloading_num_layers": 8,
+        "model.cpu_offloading_activations": False,
+        "model.cpu_offloading_weights": True,
+    }
+    beside = "the activations of these layers move beside their weights"
+    assert not any(beside in note for note in noted(found, "EXP910"))
+    assert any(beside in note for note in noted(export(**alone, num_offloaded_layers=8), "EXP910"))
+    assert export(source=weights, **{**alone, "layer_activation_offload": False}).refusals == ()
+
+
+def test_the_export_that_a_fact_asks_for_writes_the_distributed_optimizer_too() -> None:
+    found = export(optimizer_offload=True)
+    assert found.refusals == ()
+    assert written(found)["optimizer.use_distributed_optimizer"] is True
+
+
+@pytest.mark.parametrize(
+    ("section", "cure"),
+    [
+        ({"parameters": {"offload": True}}, 'write parameters.layers ":31": at most 31 layers, and 0 is off'),
+        (
+            {"activations": {"default": "offload"}, "schedule": {"keep_last": 0}},
+            'write schedule.keep_last: 1, or a rule with match {layers ":31"}: at most 31 layers, and 0 is off',
+        ),
+    ],
+    ids=["parameters", "activations"],
+)
+def test_a_count_out_of_range_is_cured_in_the_policy_s_own_key(section: dict[str, Any], cure: str) -> None:
+    found = export(source=policy(**section), pipeline_parallel=1, num_layers=32)
+    assert [(f.code, f.hint) for f in found.refusals] == [("EXP903", cure)]
+    by_hand = export("model.cpu_offloading_num_layers=32", num_layers=32)
+    assert [f.hint for f in by_hand.refusals] == ["choose 1 to 31 layers; 0 is off"]

@@ -155,7 +155,10 @@ MODULES = "model.offload_modules="
         ),
         ((FINE, f"{MODULES}[moe_act]", "model.moe_paged_stash=true"), {"paged-stash-or-expert-modules"}),
         ((FINE, CORE, "model.moe_paged_stash=true"), set()),
-        ((FINE, f"{MODULES}[fused_group_mlp,moe_act]"), {"fused-group-by-itself"}),
+        (
+            (FINE, f"{MODULES}[fused_group_mlp,moe_act]"),
+            {"fused-group-by-itself", "fused-group-needs-the-fuser"},
+        ),
         (
             (
                 FINE,
@@ -258,3 +261,82 @@ def test_an_export_that_moves_nothing_at_all_says_so() -> None:
     assert "nothing moves" in notes(alone)
     moving = export_policy(idle, "megatron-bridge", facts=FINE_FACTS, settings=[CORE])
     assert "nothing moves" not in notes(moving)
+
+
+OPTIMIZERS = ["adam", "adamw", "sgd", "muon", "dist_muon", "lion"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_setting_that_names_the_optimizer_is_checked_like_the_fact(name: str) -> None:
+    found = export(f"optimizer.optimizer={name}", pipeline_parallel=4, distributed_optimizer=True)
+    broken = {f.message.partition("[")[2].partition("]")[0] for f in found.refusals}
+    assert broken == (set() if name in ("adam", "sgd") else {"offloaded-is-adam-or-sgd"})
+
+
+def test_the_precision_aware_optimizer_is_refused_beside_a_setting_that_names_another_than_adam() -> None:
+    given = ("optimizer.use_precision_aware_optimizer=true", "optimizer.optimizer=sgd")
+    (refusal,) = export(*given, distributed_optimizer=True).refusals
+    assert "[precision-aware-is-adam]" in refusal.message
+
+
+def test_sgd_without_momentum_keeps_no_state_whoever_says_it() -> None:
+    by_hand = export("optimizer.optimizer=sgd", "optimizer.sgd_momentum=0")
+    assert ["[offloaded-sgd-has-momentum]" in f.message for f in by_hand.refusals] == [True]
+    assert [f.code for f in export(optimizer="sgd").refusals] == ["EXP908"]
+    switched = export_policy(
+        policy(optimizer_state={"offload_fraction": 0.0}),
+        "megatron-bridge",
+        facts={"optimizer": "sgd"},
+        settings=["optimizer.optimizer_cpu_offload=true"],
+    )
+    assert [f.code for f in switched.refusals] == ["EXP908"]
+
+
+def test_adamw_is_no_name_of_an_optimizer_there() -> None:
+    idle = policy(optimizer_state={"offload_fraction": 0.0})
+    found = export_policy(idle, "megatron-bridge", settings=["optimizer.optimizer=adamw"])
+    assert ["[adamw-is-called-adam]" in f.message for f in found.refusals] == [True]
+
+
+def test_a_default_that_nobody_stated_is_not_verified_and_not_refused() -> None:
+    idle = policy(optimizer_state={"offload_fraction": 0.0})
+    for given in ("optimizer.optimizer_cpu_offload=true", "optimizer.use_precision_aware_optimizer=true"):
+        found = export_policy(idle, "megatron-bridge", settings=[given])
+        assert found.refusals == ()
+        assert "it hangs on distributed_optimizer" in notes(found, "EXP911")
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "unknown", "stays"),
+    [
+        ((CORE,), {}, True, False),
+        ((CORE,), {"activation_recompute": False}, False, False),
+        ((CORE,), {"activation_recompute": True}, False, True),
+        ((CORE, "model.recompute_modules=[layernorm]"), {"activation_recompute": True}, False, False),
+        ((CORE, "model.recompute_granularity=selective"), {}, False, True),
+        ((EXPERTS,), {}, False, False),
+    ],
+    ids=str,
+)
+def test_whether_attention_that_is_offloaded_recomputes_has_to_be_known(
+    given: tuple[str, ...], facts: dict[str, Any], unknown: bool, stays: bool
+) -> None:
+    found = export(*given, **FINE_FACTS, cuda_graphs=False, **facts)
+    assert ("[recompute-has-to-be-known]" in notes(found, "EXP911")) is unknown
+    assert ("core_attn does not move" in notes(found) or "core_attn is recomputed" in notes(found)) is stays
+
+
+@pytest.mark.parametrize(
+    ("modules", "noted"), [("[attn_norm]", True), ("[mlp_norm]", True), (CORE[-11:], False)]
+)
+def test_norms_beside_graphs_of_transformer_engine_are_noted(modules: str, noted: bool) -> None:
+    found = export(f"{MODULES}{modules}", f"{GRAPHS}transformer_engine", **FINE_FACTS)
+    assert found.refusals == ()
+    assert ("are not to be offloaded with transformer_engine graphs" in notes(found)) is noted
+
+
+def test_the_fused_group_needs_its_operators() -> None:
+    given = (f"{MODULES}[fused_group_mlp]", "model.use_transformer_engine_op_fuser=")
+    (refusal,) = export(given[0], **FINE_FACTS).refusals
+    assert "[fused-group-needs-the-fuser]: 'fused_group_mlp requires use_" in refusal.message
+    assert export(given[0], f"{given[1]}true", **FINE_FACTS).ok
