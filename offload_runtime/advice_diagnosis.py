@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from offload_runtime.diagnosis_rows import Check
 from offload_runtime.diagnosis_table import (
     CHECKS,
     FINDINGS,
@@ -17,7 +18,6 @@ from offload_runtime.diagnosis_table import (
     PRICES,
     SIGNS,
     SLOW,
-    Check,
 )
 from offload_runtime.fact_sheet import FactSheet, format_fact
 from offload_runtime.facts import FACTS
@@ -43,8 +43,9 @@ __all__ = [
 DIAGNOSIS_CARD = "diagnose-offload-overhead"
 _MEASURED = ("paired_baseline", "warm_steps_only")
 PRICE_CARD = "offload-optimizer-state"
-# A plan says these of a model, a probe of an idle link; of the run that is slow they are known where they are given.
-_OF_THE_RUN = ("mode", "num_graphs", "pcie_generation", "pcie_link_width")
+# What a plan was asked for, and what a probe says of a link that may be idle: of the run that is slow they are known
+# where they are given.
+_OF_THE_RUN = ("mode", "pcie_generation", "pcie_link_width")
 _NEXT = (
     "None of the checks explains it. Compare one warm trace of each side, with and without offloading: the rows that "
     "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. Where two things "

@@ -12,7 +12,14 @@ from offload_runtime.errors import Diagnostic, PolicyError, UnreadableError
 from offload_runtime.fact_values import choice_hint, fact_hint, wrong_value
 from offload_runtime.facts import BYTES, FACTS, PROBED, PROFILED, SHARE, Fact
 from offload_runtime.predicates import Scalar
-from offload_runtime.result_facts import facts_of_result, is_bench, is_result, subject_of_result
+from offload_runtime.result_facts import (
+    facts_of_reports,
+    facts_of_result,
+    is_bench,
+    is_report,
+    is_result,
+    subject_of_result,
+)
 from offload_runtime.units import format_size_short, parse_size
 
 __all__ = [
@@ -30,12 +37,16 @@ __all__ = [
 
 # Facts that neither a machine nor a profile nor any model gives as the others of their source.
 _WAYS = {
-    "numa_local": "give --from with a result of `offload apply` that says it, or",
+    "numa_local": "compare `taskset -cp PID` of each rank with its GPU's CPU Affinity in `nvidia-smi topo -m` (of this "
+    "package's policies --from with a result of `offload apply` says it), then",
+    "pcie_generation": "run this on the machine while it trains (an idle link goes down), or",
+    "pcie_link_width": "run this on the machine while it trains (an idle link may be narrower), or",
     "link_is_coherent": "look it up in the machine's data sheet, then",
     "nvme_read_gbps": "measure it with fio, then",
     "floor_bytes": "give --model and --hardware that it does not fit, or",
 }
-MAX_FILE_BYTES = 1 << 20
+# The report of a large model names every tensor that is saved.
+MAX_FILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,7 @@ class ModelEstimate:
     ``step_bytes`` is the device memory of the optimizer's step, when activations are gone, made up of ``step_parts``,
     of which ``step_temporary_bytes`` are allocated and freed by it. ``peak_at`` says where the peak without a policy
     sits. ``floor_parts`` are alive at the floor: empty where that is the optimizer's step, or was not looked for.
+    ``least_backward_bytes`` is the least peak of forward and backward alone; None where it was not looked for.
     """
 
     hardware: str
@@ -127,6 +139,7 @@ class ModelEstimate:
     floor_parts: tuple[MemoryPart, ...]
     window_ms: float
     step_temporary_bytes: int = 0
+    least_backward_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +202,8 @@ def open_fact_file(path: Path, side: str | None = None) -> FactFile:
     """Read facts that ``offload facts --format json`` printed, a JSON mapping of names and values, or a result.
 
     A result is what ``offload bench`` or ``offload apply`` measured, as a file or as ``--format json`` printed it; of
-    several sides of a bench that offload the facts are those of ``side``.
+    several sides of a bench that offload the facts are those of ``side``. A file that ``OFFLOAD_REPORT`` named is read,
+    too.
 
     Raises UnreadableError (ADV901) for a file that is neither, PolicyError (ADV902) for each name or value that the
     table does not have.
@@ -224,11 +238,23 @@ def _read_json(path: Path) -> Any:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
     if len(content) > MAX_FILE_BYTES:
-        raise _unreadable(path, "it is larger than 1 MiB")
+        raise _unreadable(path, f"it is larger than {format_size_short(MAX_FILE_BYTES)}")
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(path, f"it is no JSON: {error}") from error
+        reports = _reports_by_line(content)
+        if reports is None:
+            raise _unreadable(path, f"it is no JSON: {error}") from error
+        return reports
+
+
+def _reports_by_line(content: bytes) -> list[Any] | None:
+    """Return the reports of several models, which stand one on a line; None where they are something else."""
+    try:
+        lines = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        return None
+    return lines if lines and all(is_report(line) for line in lines) else None
 
 
 def _unwrapped(data: Any) -> Any:
@@ -240,10 +266,12 @@ def _unwrapped(data: Any) -> Any:
 
 
 def _listed(path: Path, data: Any, side: str | None) -> dict[str, Scalar]:
-    """Find names and values in a plain mapping or a result, of a bench those of ``side``."""
-    if is_result(data):
+    """Find names and values in a plain mapping, reports or a result, of a bench those of ``side``."""
+    reports = data if isinstance(data, list) else [data]
+    are_reports = bool(reports) and all(is_report(report) for report in reports)
+    if are_reports or is_result(data):
         try:
-            return facts_of_result(data, side)
+            return facts_of_reports(reports) if are_reports else facts_of_result(data, side)
         except ValueError as error:
             reason, _, hint = str(error).partition("; ")
             raise _unreadable(path, reason, hint or None) from error

@@ -17,8 +17,8 @@ __all__ = ["FactProblem", "choice_hint", "fact_hint", "fact_problems", "parse_fa
 MAX_NUMBER = 1 << 63
 
 _MEGATRON = (
-    "did you mean megatron_optimizer, megatron_layers (cpu_offloading) or megatron_fine_grained? Where that is not known, "
-    "give framework=megatron-bridge"
+    "did you mean megatron_optimizer, megatron_layers (cpu_offloading) or megatron_fine_grained? Where that is not "
+    "known, give framework=megatron-bridge"
 )
 _FSDP = "did you mean fsdp1 (FullyShardedDataParallel) or fsdp2 (fully_shard)?"
 _ZERO = (
@@ -51,8 +51,8 @@ _MEANT: Mapping[str, Mapping[str, str]] = MappingProxyType(
 # Shares that are easily measured as more than the whole, and what was counted twice.
 _ABOVE_ONE: Mapping[str, str] = MappingProxyType(
     {
-        "copy_fraction": "time in which copies of both directions run counts once; a sum of the rows of a profile counts it "
-        "twice (references/measuring.md of diagnose-offload-overhead)"
+        "copy_fraction": "time in which copies of both directions run counts once; a sum of the rows of a profile "
+        "counts it twice (references/measuring.md of diagnose-offload-overhead)"
     }
 )
 

@@ -1,4 +1,7 @@
-"""Facts out of what `offload bench` and `offload apply` measured: the slowdown, and what else their results hold."""
+"""Facts out of what `offload bench` and `offload apply` measured, and out of the reports of a run of one's own.
+
+A result holds the slowdown and what else was measured; a report (`OFFLOAD_REPORT`) has nothing to compare with.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,16 @@ from typing import Any
 
 from offload_runtime.predicates import Scalar
 
-__all__ = ["BENCH_FIRST", "WARM_STEPS", "facts_of_result", "is_bench", "is_result", "subject_of_result"]
+__all__ = [
+    "BENCH_FIRST",
+    "WARM_STEPS",
+    "facts_of_reports",
+    "facts_of_result",
+    "is_bench",
+    "is_report",
+    "is_result",
+    "subject_of_result",
+]
 
 BENCH_FIRST = ("slowdown", "paired_baseline", "warm_steps_only", "offload_step_ms")
 """Facts of which bench has better values than apply: measured in turns, after more steps of warm-up."""
@@ -28,7 +40,10 @@ _BOUND = re.compile(r"node [0-9]+: [1-9][0-9]* threads on [1-9][0-9]* CPUs, [^()
 _ELSEWHERE = re.compile(
     r"node ([0-9]+): threads not bound, [^()]* \(none of the CPUs of node \1 is allowed to this process\)"
 )
-_GIVE = "--fact slowdown=WITH/WITHOUT --fact paired_baseline=true|false --fact warm_steps_only=true|false"
+_GIVE = (
+    "leave --from out and give --fact slowdown=WITH/WITHOUT --fact paired_baseline=true|false "
+    "--fact warm_steps_only=true|false"
+)
 
 
 def is_result(data: object) -> bool:
@@ -36,6 +51,11 @@ def is_result(data: object) -> bool:
     return isinstance(data, Mapping) and (
         is_bench(data) or {"policy_hash", "stall_ms", "baseline"} <= data.keys()
     )
+
+
+def is_report(data: object) -> bool:
+    """Tell whether ``data`` is one report of a run, as a file that ``OFFLOAD_REPORT`` names holds them."""
+    return isinstance(data, Mapping) and {"graphs", "diagnostics"} <= data.keys() and not is_result(data)
 
 
 def is_bench(data: Mapping[str, Any]) -> bool:
@@ -72,14 +92,47 @@ def facts_of_result(data: Mapping[str, Any], side: str | None = None) -> dict[st
     try:
         found = _of_bench(data, side) if is_bench(data) else _of_apply(data)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"it is a result of another version; give {_GIVE}") from error
+        raise ValueError(f"it is a result of another version; {_GIVE}") from error
     return {name: value for name, value in found.items() if value is not None}
+
+
+def facts_of_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Scalar]:
+    """Return what reports say of a run, which is how it is compiled and what of the copies is hidden.
+
+    Of several models in one process only what is the same for all is a fact. Raises ValueError for reports of nothing.
+    """
+    reports = [report for report in reports if report["graphs"]]
+    if not reports:
+        raise ValueError(
+            "it is a report in which nothing was captured, so that nothing was offloaded; its diagnostics say why, and "
+            "results of `offload bench` and `offload apply` hold more"
+        )
+    each = [_of_report(report) for report in reports]
+    return {
+        name: value
+        for name, value in each[0].items()
+        if value is not None and all(other[name] == value for other in each)
+    }
+
+
+def _of_report(report: Mapping[str, Any]) -> dict[str, Scalar | None]:
+    return {
+        "offload_mechanism": "offload_runtime" if report.get("planned_bytes") else None,
+        "compiled": True,
+        "mode": report.get("mode"),
+        "num_graphs": len(report["graphs"]),
+        "stall_ms": report.get("stall_ms"),
+        "hidden_fraction": report.get("hidden_fraction"),
+        "moved_bytes": report.get("moved_bytes"),
+        "planned_bytes": report.get("planned_bytes"),
+        "numa_local": _is_local(report.get("numa", "")),
+    }
 
 
 def _of_apply(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
     step_ms, without_ms = data["policy"]["step_ms"], data["baseline"]["step_ms"]
     if step_ms is None:
-        raise ValueError(f"it has no times, as nothing is timed without an accelerator; give {_GIVE}")
+        raise ValueError(f"it has no times, as nothing is timed without an accelerator; {_GIVE}")
     if not data["moved_bytes"]:
         raise ValueError("nothing was offloaded in this result, so that offloading slowed nothing")
     return {
@@ -94,6 +147,8 @@ def _of_apply(data: Mapping[str, Any]) -> dict[str, Scalar | None]:
         "hidden_fraction": data["hidden_fraction"],
         "moved_bytes": data["moved_bytes"],
         "planned_bytes": data["planned_bytes"],
+        "mode": data.get("mode"),
+        "num_graphs": data.get("num_graphs"),
         "numa_local": _is_local(data.get("numa", "")),
         **_of_machine(data.get("environment") or {}),
     }
@@ -123,9 +178,9 @@ def _of_bench(data: Mapping[str, Any], named: str | None) -> dict[str, Scalar | 
     offloading = [side for side in sides if _mechanism(side) is not None and side["name"] != data["control"]]
     timed = [side for side in offloading if side["summary"]["ratio"] is not None]
     if any(side["name"] == data["baseline"] for side in offloading):
-        raise ValueError(f"its baseline {data['baseline']} offloads, too; give {_GIVE}")
+        raise ValueError(f"its baseline {data['baseline']} offloads, too; {_GIVE}")
     if not timed:
-        raise ValueError(f"no side that offloads was timed, and the facts are of one; give {_GIVE}")
+        raise ValueError(f"no side that offloads was timed, and the facts are of one; {_GIVE}")
     names = ", ".join(str(side["name"]) for side in timed)
     if named is not None:
         timed = [side for side in timed if side["name"] == named]
@@ -138,6 +193,7 @@ def _of_bench(data: Mapping[str, Any], named: str | None) -> dict[str, Scalar | 
     return {
         "offload_enabled": True,
         "offload_mechanism": _mechanism(side),
+        "mode": data.get("mode") if _mechanism(side) == "offload_runtime" else None,
         "slowdown": side["summary"]["ratio"],
         "paired_baseline": True,
         "warm_steps_only": data["warmup"] >= WARM_STEPS,

@@ -8,7 +8,8 @@ import pytest
 
 from offload_runtime.advice_diagnosis import found_in
 from offload_runtime.cli.command_lookup import command_problem
-from offload_runtime.diagnosis_table import FINDINGS, Fix
+from offload_runtime.diagnosis_rows import Fix
+from offload_runtime.diagnosis_table import FINDINGS
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills

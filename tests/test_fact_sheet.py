@@ -74,7 +74,7 @@ def test_what_is_printed_as_json_is_read_back(tmp_path: Path) -> None:
         ('{"num_gpus": null}', "ADV901", "num_gpus"),
         ('{"num_gpus": [8]}', "ADV901", "num_gpus"),
         ("[" * 100_000, "ADV901", "no JSON"),
-        (" " * (1 << 20) + "{}", "ADV901", "larger than 1 MiB"),
+        (" " * (16 << 20) + "{}", "ADV901", "larger than 16 MiB"),
         ('{"num_gpu": 8}', "ADV902", "did you mean num_gpus"),
         ('{"num_gpus": "many", "gpus": 1}', "ADV902", "a whole number"),
     ],

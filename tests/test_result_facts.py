@@ -11,7 +11,9 @@ import pytest
 from offload_runtime.errors import UnreadableError
 from offload_runtime.fact_sheet import read_fact_file
 from offload_runtime.result_facts import facts_of_result, is_result
+from offload_runtime.runtime.exit_report import render_reports
 from offload_runtime.runtime.numa import NumaBinding
+from tests.reporting.records import graph_report, report
 
 APPLIED: dict[str, Any] = {
     "policy_hash": "0" * 64,
@@ -153,6 +155,51 @@ def test_a_result_without_a_slowdown_is_refused_with_what_to_give(
     assert found.code == "ADV901"
     assert why in found.message
     assert found.hint is not None
+
+
+def test_who_has_given_the_slowdown_is_told_to_leave_the_file_out() -> None:
+    with pytest.raises(ValueError, match=r"no times.*; leave --from out and give --fact slowdown="):
+        facts_of_result({**APPLIED, "policy": {"fits": True, "peak_device_bytes": 1, "step_ms": None}})
+
+
+REPORT: dict[str, Any] = {
+    "graphs": [{}, {}, {}],
+    "diagnostics": [],
+    "mode": "graph",
+    "moved_bytes": 12,
+    "planned_bytes": 12,
+    "stall_ms": 300.0,
+    "hidden_fraction": 0.4,
+    "numa": "",
+}
+
+
+def test_apply_says_how_its_policy_was_compiled() -> None:
+    found = facts_of_result({**APPLIED, "mode": "graph", "num_graphs": 2})
+    assert (found["mode"], found["num_graphs"]) == ("graph", 2)
+
+
+@pytest.mark.parametrize("as_lines", [False, True], ids=["a document", "a line each"])
+def test_the_report_of_a_run_gives_what_it_holds_and_no_slowdown(tmp_path: Path, as_lines: bool) -> None:
+    path = tmp_path / "report.json"
+    written = [REPORT, {**REPORT, "graphs": [{}]}] if as_lines else [REPORT]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in written))
+    found = read_fact_file(path)
+    assert (found["mode"], found["offload_mechanism"]) == ("graph", "offload_runtime")
+    assert found["stall_ms"] == 300.0
+    assert "slowdown" not in found
+    # What differs between two models of one process is said of neither.
+    assert found.get("num_graphs") == (None if as_lines else 3)
+
+
+def test_a_report_of_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(render_reports([report(graph_report(), graph_report())], as_json=True))
+    found = read_fact_file(path)
+    assert (found["mode"], found["num_graphs"]) == ("graph", 2)
+    path.write_text(render_reports([], as_json=True))
+    with pytest.raises(UnreadableError, match="nothing was captured"):
+        read_fact_file(path)
 
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"

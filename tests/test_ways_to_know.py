@@ -102,12 +102,22 @@ def test_a_model_on_hardware_gives_what_is_said_to_come_with_both(fact: object) 
         ("nvme_read_gbps", "measure it with fio, then --fact nvme_read_gbps=6.0"),
         ("ranks_per_node", "--fact ranks_per_node=8"),
         ("host_total_bytes", "run this on the machine, or --fact host_total_bytes=1TiB"),
+        (
+            "pcie_generation",
+            "run this on the machine while it trains (an idle link goes down), or --fact pcie_generation=5",
+        ),
         ("pipeline_parallel", "--fact pipeline_parallel=1"),
         ("gpu_utilization", "measure it, then --fact gpu_utilization=0.4"),
     ],
 )
 def test_what_nothing_here_finds_out_is_to_be_given(name: str, way: str) -> None:
     assert how_to_know(FACTS[name]) == way
+
+
+def test_where_a_rank_runs_is_said_by_its_own_affinity_whatever_offloads() -> None:
+    way = how_to_know(FACTS["numa_local"])
+    assert way.startswith("compare `taskset -cp PID` of each rank")
+    assert "`taskset -cp PID` of each rank" in MEASURING.read_text("utf-8")
 
 
 ASKED_BY_THE_DIAGNOSIS = {name for check in CHECKS for name in check.facts}
