@@ -274,7 +274,7 @@ CODES = (
         "the version that an export is about",
         "Keys, ranges and constraints of a target change with its releases; what is known of it is "
         "about one version.",
-        "With another version, run the target's own configuration check on the export.",
+        "With another version, try the export as the note says.",
         message_example="deepspeed: what is known is about DeepSpeed 0.19.8, compared with it on 2026-11-29",
     ),
     CodeEntry(
