@@ -18,7 +18,6 @@ SIMULATED = (
     "without an accelerator the simulated engine ran: times are not measured, and its peaks are of the tensors of the "
     "graph, before anything is fused"
 )
-_PEAKS = ", and its peaks are of the graph's tensors alone, as they are before anything is fused or written in place"
 _JUDGED = "; limits are judged by what is predicted"
 
 

@@ -23,6 +23,7 @@ from offload_runtime.models.resolve import ModelRequest
 from offload_runtime.models.result import ApplyResult
 from offload_runtime.models.training import TrainingPlan, train
 from offload_runtime.models.under_test import ModelUnderTest
+from offload_runtime.runtime.host_memory import HostMemory
 
 Write = Callable[[str], str]
 _names = itertools.count()
@@ -329,6 +330,18 @@ def test_a_function_that_ignores_the_seed_is_refused(written: Write) -> None:
 def test_a_bad_argument_is_the_caller_s_error(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         compare_training(TINY, policy(), **{name: value})
+
+
+def test_a_step_that_outgrows_the_host_is_refused_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its parameters are a few hundred KiB; what the step saves, and the workspace, are not.
+    monkeypatch.setattr(
+        "offload_runtime.models.construction.read_host_memory", lambda: HostMemory(8 << 20, 8 << 20)
+    )
+    monkeypatch.setattr("offload_runtime.models.comparison.train", lambda *_: pytest.fail("a step ran"))
+    with pytest.raises(RefusedError, match=r"MOD703 a step of builtin:llama-tiny, run on the CPU, needs"):
+        compare_training(
+            ModelRequest("builtin:llama-tiny", layers=1), load_policy("fit"), steps=1, hardware="h200-pcie5"
+        )
 
 
 def test_every_run_of_a_comparison_plans_for_the_same_automatic_limit() -> None:

@@ -128,6 +128,13 @@ def test_a_model_that_outgrows_the_host_is_refused_with_the_numbers(monkeypatch:
             "some-model", lambda: torch.nn.Linear(1000, 1000, bias=False), torch.float32, torch.device("cpu")
         )
     assert caught.value.diagnostics[0].code == "MOD703"
+    with pytest.raises(RefusedError, match=r"3\.81 MiB, .* 1 MiB free"):
+        construct(
+            "frozen",
+            lambda: torch.nn.Linear(1000, 1000, bias=False).requires_grad_(False),
+            torch.float32,
+            torch.device("cpu"),
+        )
 
 
 @pytest.mark.parametrize(
