@@ -23,7 +23,6 @@ from offload_runtime.fact_sheet import FactSheet, format_fact
 from offload_runtime.facts import FACTS
 from offload_runtime.offload_mechanisms import (
     MECHANISMS,
-    OffloadMechanism,
     mechanisms_on,
     mechanisms_possible,
 )
@@ -48,9 +47,10 @@ PRICE_CARD = "offload-optimizer-state"
 _OF_THE_RUN = ("mode", "pcie_generation", "pcie_link_width")
 _NEXT = (
     "None of the checks explains it. Compare one warm trace of each side, with and without offloading: the rows that "
-    "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. Where two things "
-    "are offloaded, measure three sides. Offload no more before that is known"
+    "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. {}Offload "
+    "no more before that is known."
 )
+_THREE_SIDES = "Where two things are offloaded, measure three sides. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
     if todo:
         parts.append(f"In this order: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
     elif not found:
-        parts.append(f"{_NEXT}.")
+        parts.append(_NEXT.format(_THREE_SIDES if _may_move_two(sheet) else ""))
     return Diagnosis("diagnose", " ".join(parts), missing, found)
 
 
@@ -119,7 +119,7 @@ def open_checks(sheet: FactSheet) -> tuple[Check, ...]:
 def found_in(sheet: FactSheet) -> tuple[Found, ...]:
     """Return what the facts show, in the order in which it is fixed, with the fixes for what offloads.
 
-    A fix that a finding before has named is not named again.
+    A symptom has no fixes that a finding before has named.
     """
     sheet = _of_the_run(sheet)
     facts = _with_mechanism(sheet)
@@ -130,10 +130,11 @@ def found_in(sheet: FactSheet) -> tuple[Found, ...]:
         if not finding.is_in(facts):
             continue
         fixes = finding.fixes_for(names, facts)
-        left = tuple(fix for fix in fixes if fix not in named)
+        if finding.is_symptom:
+            fixes = tuple(fix for fix in fixes if fix not in named) or (f"as for: {named[fixes[0]]}",)
         named = dict.fromkeys(fixes, finding.name) | named
         because = ", ".join(_all_known(sheet, finding.sign))
-        found.append(Found(finding.name, because, left or (f"as for: {named[fixes[0]]}",)))
+        found.append(Found(finding.name, because, fixes))
     return tuple(found)
 
 
@@ -238,7 +239,8 @@ def _price(sheet: FactSheet) -> str | None:
         return None
     share = 1.0 if is_whole else sheet.number("offload_fraction")
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
-    less = PRICES[moving[0].name] if len(moving) == 1 else "lower the share if that is all it is"
+    prices = [price.text_for(sheet.values) for each in moving for price in PRICES.get(each.name, ())]
+    less = "; ".join(price for price in prices if price is not None) or "lower the share if that is all it is"
     return (
         f"The optimizer's state is on the host, and this may be its price: compare with the published times at {at}, "
         f"offload skills show {PRICE_CARD}; {less}."
@@ -282,8 +284,14 @@ def _may_use_disk(sheet: FactSheet) -> bool:
     return sheet.get("offload_device") is None and evaluate(NO_DISK, sheet.values) is not True
 
 
+def _may_move_two(sheet: FactSheet) -> bool:
+    """Tell whether two things may be off the device of which one can come back without the other."""
+    possible = mechanisms_possible(sheet.values)
+    return len(possible) != 1 or possible[0].moves == ("optimizer_state", "parameters")
+
+
 def _moves_activations_alone(sheet: FactSheet) -> bool:
-    possible: tuple[OffloadMechanism, ...] = mechanisms_possible(sheet.values)
+    possible = mechanisms_possible(sheet.values)
     return bool(possible) and all(mechanism.moves_activations_alone for mechanism in possible)
 
 

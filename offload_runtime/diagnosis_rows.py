@@ -59,7 +59,8 @@ class Finding:
     """What a check can find: the sign of it in facts, and the fixes, each before the next.
 
     ``fixes`` hold for any mechanism; those in ``by_mechanism`` go before them, by the value of ``offload_mechanism``.
-    At least one of ``fixes`` is without a condition. Where ``unless`` holds, the sign does not count.
+    At least one of ``fixes`` is without a condition. Where ``unless`` holds, the sign does not count. A symptom is what
+    other findings may be the cause of: it has no fixes that one of them has named.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Finding:
     fixes: tuple[str | Fix, ...]
     by_mechanism: Mapping[str, tuple[str | Fix, ...]] = field(default_factory=dict)
     unless: Predicate | None = None
+    is_symptom: bool = False
 
     def is_in(self, facts: Mapping[str, Scalar]) -> bool:
         """Tell whether ``facts`` show it."""

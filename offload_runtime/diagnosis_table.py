@@ -71,11 +71,12 @@ CHECKS = (
 )
 
 
+_BELOW_STAGE_3 = Comparison("zero_stage", "lt", 3)
 _NO_PARAMETERS = Comparison("parameter_offload", "is", False)
 _NO_OPTIMIZER = Comparison("optimizer_offload", "is", False)
 _LOWER_RATIO = Fix(
     "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
-    unless=AnyOf((_NO_OPTIMIZER, Comparison("zero_stage", "lt", 3))),
+    unless=AnyOf((_NO_OPTIMIZER, _BELOW_STAGE_3)),
 )
 _PARAMETERS_BACK = Fix(
     "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
@@ -133,12 +134,18 @@ _LESS: Mapping[str, tuple[str | Fix, ...]] = {
 }
 """What makes each mechanism move less."""
 
-PRICES: Mapping[str, str] = {
-    "zero_offload": "lower the share if that is all it is (offload_optimizer.ratio, ZeRO-3 only)",
-    "nvme": "host memory costs less than a disk",
-    "fsdp1": "no share of it can be set there: it is less where fewer modules are offloaded",
-    "fsdp2": "no share of it can be set there: it is less where CPUOffloadPolicy is on fewer modules",
-    "megatron_optimizer": "lower optimizer.optimizer_offload_fraction if that is all it is",
+PRICES: Mapping[str, tuple[Fix, ...]] = {
+    "zero_offload": (
+        Fix(
+            "lower the share if that is all it is (offload_optimizer.ratio, ZeRO-3 only)",
+            unless=_BELOW_STAGE_3,
+        ),
+        Fix("no share of it can be set below ZeRO-3", when=_BELOW_STAGE_3),
+    ),
+    "nvme": (Fix("host memory costs less than a disk"),),
+    "fsdp1": (Fix("no share of it can be set there: it is less where fewer modules are offloaded"),),
+    "fsdp2": (Fix("no share of it can be set there: it is less where CPUOffloadPolicy is on fewer modules"),),
+    "megatron_optimizer": (Fix("lower optimizer.optimizer_offload_fraction if that is all it is"),),
 }
 """How the price of the optimizer's state on the host is lowered, by mechanism."""
 
@@ -180,8 +187,7 @@ FINDINGS = (
     Finding(
         "the step fits without offloading",
         Comparison("fits", "is", True),
-        ("take the offloading off",),
-        {"offload_runtime": ("take the policy off: torch.compile(model) alone",)},
+        ("take the offloading off, such as a policy of this package: torch.compile(model) alone",),
         unless=Comparison("out_of_memory", "is", True),
     ),
     Finding(
@@ -325,7 +331,7 @@ FINDINGS = (
     Finding(
         "the disk does what it can, and a disk is slower than host memory, by about ten: the price of NVMe",
         AllOf((_NVME, Comparison("nvme_read_gbps", "ge", _DISK_GBPS))),
-        ("host memory in place of the disk, where it has the room",),
+        ("on the disk no more than host memory has no room for",),
         {
             "nvme": (
                 Fix(
@@ -338,6 +344,7 @@ FINDINGS = (
                 ),
             )
         },
+        is_symptom=True,
     ),
     Finding(
         "the GPU waits while its memory is free, the signature of offload stalls",
@@ -350,5 +357,6 @@ FINDINGS = (
             ),
         ),
         _LESS,
+        is_symptom=True,
     ),
 )
