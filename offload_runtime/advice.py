@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from offload_runtime.advice_arithmetic import adam_forms, arithmetic_sections
+from offload_runtime.advice_arithmetic import AdamForms, adam_forms, arithmetic_sections
 from offload_runtime.advice_diagnosis import Diagnosis, Found, diagnose
-from offload_runtime.advice_floor import find_floor, limit_near_the_device, what_lowers
+from offload_runtime.advice_floor import NO_CURES, Cures, find_cures, find_floor
+from offload_runtime.advice_speed import or_slow, with_next_fix
 from offload_runtime.advice_systems import (
     OWN_MECHANISM,
     carried_out_by,
@@ -23,7 +24,7 @@ from offload_runtime.advice_systems import (
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
 from offload_runtime.fact_sheet import FactSheet, FactsResult
-from offload_runtime.state_facts import MIB, offloaded_shares, planned_limit
+from offload_runtime.state_facts import MIB, limit_bytes, offloaded_shares, planned_limit, raised_limit
 from offload_runtime.tier_lines import ArithmeticSection
 from offload_runtime.units import format_size_short
 
@@ -33,11 +34,7 @@ _COMPILE_FIRST = (
     "An eager loop holds more than the compiled one, which was predicted: compile first, "
     "model = torch.compile(model)."
 )
-_SLOW_INSTEAD = (
-    "If offloading made training slow, say how much: --fact slowdown=3, the step time with over that without, and "
-    "--fact offload_mechanism=, what offloads."
-)
-Conclusion = Literal["nothing", "activations", "refused", "unknown", "diagnose", "not_slow"]
+Conclusion = Literal["nothing", "activations", "refused", "unknown", "diagnose", "not_slow", "ask"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,10 @@ class Step:
 class Advice:
     """What the facts say.
 
-    ``missing`` are facts that the conclusion hangs on, ``lowers`` what would make the training fit where no policy
-    does; ``refusal`` is that as a finding. ``order`` is empty where nothing has to leave or nothing is known.
-    ``device_peak_bytes`` is the limit to plan under where that is less than what ``auto`` leaves of the device.
+    ``missing`` are facts that the conclusion hangs on. ``cures`` would make the training fit where no policy does, or
+    only one under a raised limit; ``refusal`` says the former as a finding, ``warnings`` the latter. ``order`` is empty
+    where nothing has to leave or nothing is known. ``device_peak_bytes`` is the limit to plan under where that is not
+    what ``auto`` leaves of the device.
     ``findings`` are what makes a run slow that offloads, with the fixes.
     ``compile_first``: the step fits when it is compiled, ran out of memory, and is not known to be compiled.
     ``impossible``: what the system that trains refuses of the configuration, whatever is advised.
@@ -66,13 +64,14 @@ class Advice:
     summary: str
     order: tuple[Step, ...]
     sections: tuple[ArithmeticSection, ...]
-    lowers: tuple[str, ...] = ()
+    cures: Cures = NO_CURES
     missing: tuple[str, ...] = ()
     refusal: Diagnostic | None = None
     device_peak_bytes: int | None = None
     findings: tuple[Found, ...] = ()
     compile_first: bool = False
     impossible: tuple[Diagnostic, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def refusals(self) -> tuple[Diagnostic, ...]:
@@ -84,6 +83,7 @@ def advise(result: FactsResult) -> Advice:
     """Return what to do about a slow run that offloads, and about memory, given what is known."""
     found, diagnosis = _about_memory(result), diagnose(result.sheet)
     if diagnosis is not None:
+        diagnosis = with_next_fix(diagnosis, result.sheet)
         found = _diagnosed(found, diagnosis, result.sheet)
     impossible = refused_by_system(result.sheet)
     if not impossible:
@@ -127,11 +127,7 @@ def _about_memory(result: FactsResult) -> Advice:
         return _refused(result, sections)
     forms = adam_forms(sheet)
     if forms is not None and forms.hangs_on_master_weights:
-        summary = (
-            f"It hangs on master_weights: {forms.plain} of state fit, and {forms.mixed} with float32 master weights "
-            "and moments do not."
-        )
-        return Advice("unknown", summary, (), sections, missing=("master_weights",))
+        return _for_each_form(result, forms, sections)
     if fits is True and ran_out is not True:
         return Advice("nothing", _fitting_summary(result), (), sections)
     if fits is False or ran_out is True:
@@ -141,8 +137,25 @@ def _about_memory(result: FactsResult) -> Advice:
     system = system_summary(sheet)
     summary = f"{system} W{hangs}" if system is not None else f"Nothing can be said yet: w{hangs}"
     if sheet.get("slowdown") is None and sheet.get("offload_enabled") is not False and ran_out is None:
-        summary += f" {_SLOW_INSTEAD}"
+        summary, missing = or_slow(sheet, summary, missing)
     return Advice("unknown", summary, (), sections, missing=missing)
+
+
+def _for_each_form(result: FactsResult, forms: AdamForms, sections: tuple[ArithmeticSection, ...]) -> Advice:
+    """Answer for both ways to keep Adam's state, of which one fits: what was simulated is all in the weights' type."""
+    plain, mixed = (state.per_parameter.total for state in (forms.plain_state, forms.mixed_state))
+    sheet = result.sheet
+    no = f"With {mixed} B (float32 master weights and moments) no: the state alone is {forms.mixed}."
+    yes = f"With {plain} B a parameter, all in {sheet.get('dtype')}"
+    if result.estimate is None:
+        summary = f"It hangs on master_weights. {yes}, {forms.plain} of state fit. {no}"
+        return Advice("unknown", summary, (), sections, missing=("master_weights",))
+    if sheet.get("fits") is True and sheet.get("out_of_memory") is not True:
+        found = Advice("nothing", _fitting_summary(result), (), sections)
+    else:
+        found = _overflow(result, sections)
+    summary = f"{yes} as plan and apply train, yes: {found.summary} {no} It hangs on master_weights."
+    return replace(found, summary=summary, missing=("master_weights", *found.missing))
 
 
 def _fitting_summary(result: FactsResult) -> str:
@@ -167,6 +180,8 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         return Advice("unknown", summary, (), sections, missing=missing)
     if sheet.get("fits") is True:
         return _unpredicted(result, sections)
+    if raised_limit(sheet) is not None:
+        return _under_a_raised_limit(result, sections)
     peak, resident, floor = (sheet.size(f"{name}_bytes") for name in ("peak", "resident", "floor"))
     capacity = sheet.size("gpu_total_bytes")
     parts = ["Offload and recompute activations"]
@@ -178,11 +193,39 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         parts.append(f"and can be brought down to {format_size_short(floor)}")
     head, *rest = parts
     summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
-    if peak is not None and sheet.get("mode") == "graph":
-        summary += (
-            " That is the peak of mode graph, which saves all; mode inductor tells what torch.compile needs."
-        )
-    return _about_activations(result, summary, sections)
+    return _about_activations(result, summary + _of_mode_graph(sheet), sections)
+
+
+def _of_mode_graph(sheet: FactSheet) -> str:
+    if sheet.size("peak_bytes") is None or sheet.get("mode") != "graph":
+        return ""
+    return " That is the peak of mode graph, which saves all; mode inductor tells what torch.compile needs."
+
+
+def _under_a_raised_limit(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
+    """The floor is over what a plan takes of the device by itself, and within the device."""
+    sheet, floor, limit = result.sheet, find_floor(result), raised_limit(result.sheet)
+    capacity = sheet.size("gpu_total_bytes")
+    assert floor is not None, "a raised limit is that of a floor"
+    assert limit is not None
+    assert capacity is not None
+    usual, device = format_size_short(limit_bytes(capacity)), format_size_short(capacity)
+    key = f"limits.device_peak={limit // MIB}MiB"
+    summary = (
+        f"Offload and recompute activations, under a raised limit: {floor.sentence}; a plan takes {usual} (94 %) of "
+        f"the device's {device} by itself, so set {key} or more."
+    )
+    free = format_size_short(max(0, capacity - limit))
+    cures = find_cures(result, floor, limit_bytes(capacity))
+    warning = Diagnostic(
+        "ADV913",
+        "warning",
+        f"the floor of {format_size_short(floor.num_bytes)} is over the {usual} that a plan takes of {device} by itself"
+        f": {key} leaves {free} for what no plan counts (CUDA context, fragmentation)",
+        hint="; ".join(cures.enough) or None,
+    )
+    found = _about_activations(result, summary + _of_mode_graph(sheet), sections, limit)
+    return replace(found, cures=cures, warnings=(warning,))
 
 
 def _about_activations(
@@ -292,22 +335,22 @@ def _state_steps(result: FactsResult) -> tuple[Step, ...]:
 
 
 def _refused(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
-    floor = find_floor(result)
-    lowers = what_lowers(result, floor)
-    near = limit_near_the_device(result.sheet, floor)
+    sheet, floor = result.sheet, find_floor(result)
+    capacity = sheet.size("gpu_total_bytes")
+    cures = find_cures(result, floor, capacity)
     sentence = "no policy on activations makes this fit"
-    if near is not None:
-        sentence += " in what a plan takes of the device by itself, one may under a limit nearer to all of it"
     if floor is not None:
         sentence += f": {floor.sentence}"
-    forms = adam_forms(result.sheet)
+        sentence += "" if capacity is None else f"; the device has {format_size_short(capacity)}"
+    forms = adam_forms(sheet)
     if forms is not None and forms.mixed_state.device_bytes > forms.plain_state.device_bytes:
         sentence += f"; with float32 master weights and moments the state alone is {forms.mixed}"
-    refusal = Diagnostic("ADV910", "error", sentence, hint="; ".join(lowers) or None)
+    hint = "; ".join(cures.enough) or "; ".join(f"lowers the floor: {text}" for text in cures.too_little)
+    refusal = Diagnostic("ADV910", "error", sentence, hint=hint or None)
     activations, state = (_activations(result),), _state_steps(result)
     order = activations + state if floor is not None and floor.is_of_activations else state + activations
     summary = f"{sentence[0].upper()}{sentence[1:]}."
-    return Advice("refused", summary, order, sections, lowers=lowers, refusal=refusal, device_peak_bytes=near)
+    return Advice("refused", summary, order, sections, cures=cures, refusal=refusal)
 
 
 def _missing(result: FactsResult, *wanted: str) -> tuple[str, ...]:

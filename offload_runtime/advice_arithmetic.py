@@ -15,6 +15,7 @@ from offload_runtime.state_facts import (
     limit_bytes,
     offloaded_shares,
     planned_limit,
+    raised_limit,
     sharding_of,
     trained_state,
 )
@@ -150,6 +151,9 @@ def _step_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
         if limit == limit_bytes(capacity):
             spelled = f"{format_size_short(peak)} less 94 % of {format_size_short(capacity)}"
             source = "6 % are left, as device_peak: auto does"
+        elif limit == raised_limit(sheet):
+            spelled = f"{format_size_short(peak)} less a limit of {format_size_short(limit)}"
+            source = "the floor, which is over what device_peak: auto takes"
         else:
             spelled = f"{format_size_short(peak)} less a limit of {format_size_short(limit)}"
             source = "the run took more than was predicted, and 6 % are left"
@@ -166,12 +170,14 @@ def _leaving_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
         yield _size_line("window: leaves for free", spelled, window, sheet.origin("window_bytes"))
     floor = sheet.size("floor_bytes")
     if floor is not None:
-        parts = () if estimate is None else estimate.floor_parts or estimate.step_parts
+        parts = () if estimate is None else estimate.floor_parts
+        if estimate is not None and floor == estimate.step_bytes:
+            parts = estimate.step_parts
         spelled = " + ".join(f"{format_size_short(part.num_bytes)} {part.what}" for part in parts)
         yield _size_line("floor", spelled, floor, sheet.origin("floor_bytes"))
     elif sheet.get("fits") is False and sheet.get("floor_fits") is None:
         yield ArithmeticLine("floor", "not known", None, "GiB", "give --model and --hardware")
-    if sharding_of(sheet) is None:
+    if sharding_of(sheet) is None and sheet.size("resident_bytes") is None:
         yield ArithmeticLine(
             "state of one rank",
             "not known",

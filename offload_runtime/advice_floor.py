@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from offload_runtime.advice_systems import carried_out_by
 from offload_runtime.fact_sheet import FactSheet, FactsResult
-from offload_runtime.state_facts import MIB, limit_bytes, offloaded_shares, sharding_of
+from offload_runtime.state_facts import limit_bytes, offloaded_shares, sharding_of
 from offload_runtime.units import format_size_short
 
-__all__ = ["Floor", "find_floor", "limit_near_the_device", "what_lowers"]
+__all__ = ["NO_CURES", "Cures", "Floor", "find_cures", "find_floor"]
+
+_KINDS = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer state"}
+_BY_THE_LOOP = "torch.utils.checkpoint, or what that system has"
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,30 @@ class Floor:
     is_of_activations: bool
 
 
+@dataclass(frozen=True)
+class Cures:
+    """What makes a training fit, each by itself, and what lowers the floor and is not enough alone."""
+
+    enough: tuple[str, ...] = ()
+    too_little: tuple[str, ...] = ()
+
+
+NO_CURES = Cures()
+
+
+@dataclass(frozen=True)
+class _Cure:
+    """``left_bytes`` stay on the device at least; None where that is not known."""
+
+    text: str
+    left_bytes: int | None
+
+
 def find_floor(result: FactsResult) -> Floor | None:
     """Return the floor of a step, or of what stays where no step was simulated; None where neither is known."""
     sheet, estimate = result.sheet, result.estimate
     floor, resident = sheet.size("floor_bytes"), sheet.size("resident_bytes")
-    names = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer state"}
-    sizes = {words: sheet.size(f"{name}_bytes") for name, words in names.items()}
-    state = [(words, size) for words, size in sizes.items() if size]
+    state = [(words, size) for words, size in _on_device(sheet).items() if size]
     if floor is not None and estimate is not None and floor > estimate.step_bytes:
         where, held = (
             "at the least peak that a plan reaches",
@@ -41,74 +62,113 @@ def find_floor(result: FactsResult) -> Floor | None:
         floor, where, held = resident, "before any activation", state
     else:
         where, held = "at least", state
+        rest = (floor or 0) - sum(size for _, size in state)
+        held += [("what a step needs beside them", rest)] if state and rest > 0 else []
     if floor is None:
         return None
     parts = ", ".join(f"{words} {format_size_short(size)}" for words, size in held)
     sentence = f"the floor is {format_size_short(floor)}, {where}{f' ({parts})' if parts else ''}"
-    capacity = sheet.size("gpu_total_bytes")
-    if capacity is not None:
-        sentence += f", of {format_size_short(capacity)} on the device"
-        if floor <= capacity:
-            sentence += f", of which a plan may take {format_size_short(limit_bytes(capacity))} (94 %)"
     return Floor(floor, sentence, is_of_activations=resident is not None and 2 * resident < floor)
 
 
-def what_lowers(result: FactsResult, floor: Floor | None) -> tuple[str, ...]:
-    """Say what would make it fit, with what each leaves where the arithmetic knows."""
-    sheet = result.sheet
-    sizes = {kind: sheet.size(f"{kind}_bytes") for kind in ("parameter", "gradient", "optimizer_state")}
-    off = offloaded_shares(sheet)
-    # What is off the device already is neither a cure nor what stays.
-    sizes = {kind: s if s is None else s - int(s * off.get(kind, 0.0)) for kind, s in sizes.items()}
-    known = [size for size in sizes.values() if size is not None]
-    found = []
-    estimate = result.estimate
+def find_cures(result: FactsResult, floor: Floor | None, target_bytes: int | None) -> Cures:
+    """Say what would bring the floor to ``target_bytes``, with what each leaves where the arithmetic knows."""
+    found = list(_cures(result, floor))
+    if target_bytes is None:
+        return Cures(enough=tuple(cure.text for cure in found))
+    is_enough = [cure.left_bytes is None or cure.left_bytes <= target_bytes for cure in found]
+    return Cures(
+        enough=tuple(cure.text for cure, enough in zip(found, is_enough, strict=True) if enough),
+        too_little=tuple(cure.text for cure, enough in zip(found, is_enough, strict=True) if not enough),
+    )
+
+
+def _cures(result: FactsResult, floor: Floor | None) -> Iterator[_Cure]:
+    sheet, estimate = result.sheet, result.estimate
+    sizes = _on_device(sheet)
+    is_known = len(sizes) == len(_KINDS)
+    optimizer_state, whole = sizes.get("optimizer state", 0), sum(sizes.values())
     if floor is not None and estimate is not None and floor.num_bytes == estimate.step_bytes:
-        temporary_bytes = estimate.step_temporary_bytes
-        if temporary_bytes and sheet.get("optimizer") == "adamw":
-            found.append(
-                f"AdamW(fused=True), planned as --optimizer adamw-fused: its step holds no temporaries, "
-                f"{format_size_short(temporary_bytes)} less, and takes "
-                f"{format_size_short(floor.num_bytes - temporary_bytes)}"
-            )
-    near = limit_near_the_device(sheet, floor)
-    if near is not None:
-        found.append(
-            f"a limit nearer to the device: plan with --set limits.device_peak={near // MIB}MiB or more; less than the "
-            "usual 6 % is then left for what no plan counts (CUDA context, fragmentation)"
+        yield from _fused_step(result)
+    if optimizer_state and is_known:
+        left = whole - optimizer_state
+        text = (
+            f"offload the optimizer's state, {format_size_short(optimizer_state)}, with a system that can: "
         )
-    if sizes["optimizer_state"] and len(known) == len(sizes):
-        freed = format_size_short(sizes["optimizer_state"])
-        left = format_size_short(sum(known) - sizes["optimizer_state"])
-        found.append(
-            f"offload the optimizer's state, {freed}, with a system that can: {left} stay, and activations"
-        )
-    shared = _shared_further(sheet, {kind: size for kind, size in sizes.items() if size is not None})
-    if shared is not None and len(known) == len(sizes):
-        found.append(shared)
+        text += f"{format_size_short(left)} of state stay; {_beside(result, optimizer_state)}"
+        yield _Cure(text, left)
+    shared = _shared_further(result, {kind: sizes[words] for kind, words in _KINDS.items() if words in sizes})
+    if shared is not None and is_known:
+        yield shared
     fraction = sheet.number("trainable_fraction")
-    if (fraction is None or fraction > 0.1) and (sizes["optimizer_state"] or sizes["gradient"]):
-        left = "" if not sizes["parameter"] else f", {format_size_short(sizes['parameter'])} of weights stay"
-        found.append(f"train adapters (LoRA): the rest has neither gradient nor optimizer state{left}")
-    if floor is None or floor.is_of_activations or sheet.size("floor_bytes") is not None:
-        found.append("a smaller batch or shorter sequences: one step needs less at once")
-    return tuple(found)
+    if (fraction is None or fraction > 0.1) and (optimizer_state or sizes.get("gradients")):
+        weights = sizes.get("parameters")
+        left_words = "" if not weights else f", {format_size_short(weights)} of weights stay"
+        yield _Cure(
+            f"train adapters (LoRA): the rest has neither gradient nor optimizer state{left_words}; "
+            "activations come on top",
+            weights,
+        )
+    stays = max(sheet.size("resident_bytes") or 0, 0 if estimate is None else estimate.step_bytes)
+    if floor is None or floor.num_bytes > stays:
+        text = "a smaller batch or shorter sequences: one step needs less at once"
+        yield _Cure(text, stays or None)
 
 
-def limit_near_the_device(sheet: FactSheet, floor: Floor | None) -> int | None:
-    """Return the least whole MiB above a floor that only the margin of a plan keeps off the device; else None."""
-    capacity = sheet.size("gpu_total_bytes")
-    if floor is None or capacity is None or not limit_bytes(capacity) < floor.num_bytes < capacity:
-        return None
-    return -(-floor.num_bytes // MIB) * MIB
+def _fused_step(result: FactsResult) -> Iterator[_Cure]:
+    estimate = result.estimate
+    if estimate is None or not estimate.step_temporary_bytes or result.sheet.get("optimizer") != "adamw":
+        return
+    left = estimate.step_bytes - estimate.step_temporary_bytes
+    text = (
+        "AdamW(fused=True), planned as --optimizer adamw-fused: its step holds no temporaries, "
+        f"{format_size_short(estimate.step_temporary_bytes)} less, and takes {format_size_short(left)}"
+    )
+    least = estimate.least_backward_bytes
+    if least is not None and least > left:
+        text += f"; forward and backward take {format_size_short(least)} at the least"
+    yield _Cure(text, max(left, least or 0))
 
 
-def _shared_further(sheet: FactSheet, sizes: Mapping[str, int]) -> str | None:
+def _beside(result: FactsResult, freed_bytes: int) -> str:
+    """Say what becomes of the peak when ``freed_bytes`` of state are gone, and whether activations have to go, too."""
+    sheet, peak, capacity = (
+        result.sheet,
+        result.sheet.size("peak_bytes"),
+        result.sheet.size("gpu_total_bytes"),
+    )
+    if peak is None:
+        return "activations come on top"
+    after = format_size_short(max(0, peak - freed_bytes))
+    if capacity is None:
+        return f"the peak is then {after}"
+    if peak - freed_bytes <= capacity:
+        return f"the peak is then {after}, which fits: activations can stay"
+    by = carried_out_by("activations", sheet, _BY_THE_LOOP)
+    return (
+        f"the peak is then {after}, still more than {format_size_short(capacity)}: activations have to be offloaded or "
+        f"recomputed, too ({by})"
+    )
+
+
+def _on_device(sheet: FactSheet) -> dict[str, int]:
+    """Return the bytes of each kind of state that is known, in words; what is offloaded already does not count."""
+    off = offloaded_shares(sheet)
+    sizes = {kind: sheet.size(f"{kind}_bytes") for kind in _KINDS}
+    return {
+        _KINDS[kind]: size - int(size * off.get(kind, 0.0))
+        for kind, size in sizes.items()
+        if size is not None
+    }
+
+
+def _shared_further(result: FactsResult, sizes: Mapping[str, int]) -> _Cure | None:
     """Say how many ranks can hold the state that is on the device of each, where sharing it is not exhausted.
 
     Of a rank's ``sizes`` those that ranks share already stand for that many times as much. Beyond the ranks that there
     are, their number is doubled until the state fits.
     """
+    sheet = result.sheet
     capacity, sharing = sheet.size("gpu_total_bytes"), sharding_of(sheet)
     if not capacity or not sum(sizes.values()):
         return None
@@ -127,7 +187,8 @@ def _shared_further(sheet: FactSheet, sizes: Mapping[str, int]) -> str | None:
         num_ranks = num_now * 2 if kind == "full" else num_now
         while whole > num_ranks * limit:
             num_ranks *= 2
-    each = format_size_short(-(-whole // num_ranks))
+    each = -(-whole // num_ranks)
+    hold = f"{num_ranks} ranks hold {format_size_short(each)} each; {_beside(result, sum(sizes.values()) - each)}"
     if kind == "full" and num_now > 1:
-        return f"share the state among more ranks than {num_now}: {num_ranks} ranks hold {each} each, and activations"
-    return f"share the state among ranks (ZeRO-3, FSDP2): {num_ranks} ranks hold {each} each, and activations"
+        return _Cure(f"share the state among more ranks than {num_now}: {hold}", each)
+    return _Cure(f"share the state among ranks (ZeRO-3, FSDP2): {hold}", each)

@@ -33,6 +33,7 @@ __all__ = [
     "limit_bytes",
     "offloaded_shares",
     "planned_limit",
+    "raised_limit",
     "sharding_of",
     "trained_state",
 ]
@@ -97,17 +98,26 @@ def limit_bytes(capacity_bytes: int) -> int:
 def planned_limit(sheet: FactSheet) -> int | None:
     """Return the peak, in bytes, that a plan for this run should keep to; None where the device is not known.
 
-    That is what ``auto`` leaves. A run that was predicted to fit and overflowed takes more than was predicted: by what
-    the prediction left free, at least, and as much less a plan may take, in whole MiB; not less than stays in any plan.
+    That is what ``auto`` leaves, or the floor in whole MiB where that is higher and still within the device. A run that
+    was predicted to fit and overflowed takes more than was predicted: by what the prediction left free, at least, and
+    as much less a plan may take, in whole MiB; not less than stays in any plan.
     """
     capacity, peak = sheet.size("gpu_total_bytes"), sheet.size("peak_bytes")
     if capacity is None:
         return None
     limit = limit_bytes(capacity)
     if peak is None or sheet.get("fits") is not True or sheet.get("out_of_memory") is not True:
-        return limit
+        return raised_limit(sheet) or limit
     least = max(sheet.size("floor_bytes") or 0, sheet.size("resident_bytes") or 0)
     return max((limit - (capacity - peak)) // MIB, -(-least // MIB)) * MIB
+
+
+def raised_limit(sheet: FactSheet) -> int | None:
+    """Return the least whole MiB above a floor that only the margin of a plan keeps off the device; else None."""
+    capacity, floor = sheet.size("gpu_total_bytes"), sheet.size("floor_bytes")
+    if capacity is None or floor is None or not limit_bytes(capacity) < floor <= capacity:
+        return None
+    return -(-floor // MIB) * MIB
 
 
 def offloaded_shares(sheet: FactSheet) -> dict[str, float]:
@@ -209,7 +219,7 @@ def _fitting(sheet: FactSheet, capacity: int) -> dict[str, Scalar]:
         if sheet.get("master_weights") is None and len(fitting) == 1:
             found["resident_fits"] = fitting.pop()
     if floor is not None:
-        found["floor_fits"] = floor <= limit_bytes(capacity)
+        found["floor_fits"] = floor <= capacity
     elif found.get("fits") is True:
         found["floor_fits"] = True
     elif found.get("resident_fits") is False:

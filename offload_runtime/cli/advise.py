@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Unpack
 
@@ -12,6 +12,7 @@ import click
 
 from offload_runtime.advice import Advice, advise
 from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, PRICE_CARD, is_slow
+from offload_runtime.advice_speed import asks_of_speed, is_checked
 from offload_runtime.advice_systems import OWN_MECHANISM
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
@@ -20,6 +21,7 @@ from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_optio
 from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
+from offload_runtime.export.fact_refusals import fact_refusals
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills
@@ -65,7 +67,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
         text=render_advice(
             advice, cards, gathered.result.sheet, is_planned=is_planned, all_unknown=all_unknown
         ),
-        diagnostics=(*gathered.result.notes, *advice.refusals),
+        diagnostics=(*gathered.result.notes, *advice.warnings, *advice.refusals),
         exit_code=RefusedError.exit_code if advice.refusals else EXIT_OK,
         next=tuple(_once_each(_next(gathered, advice, cards, _given(options)))),
     )
@@ -84,23 +86,29 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
 
     A run that is to be diagnosed is sent there first.
     """
-    if is_slow(gathered.result.sheet):
+    sheet = gathered.result.sheet
+    if advice.conclusion == "ask" or (asks_of_speed(sheet) and not gathered.model_arguments):
+        yield f"offload skills show {DIAGNOSIS_CARD} --file references/measuring.md"
+        yield _measured_again(gathered)
+        return
+    if advice.conclusion == "diagnose" and is_checked(sheet):
+        yield _measured_again(gathered)
+    elif is_slow(sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
     if advice.conclusion == "diagnose":
-        if gathered.result.sheet.get("optimizer_offload") is True:
+        if sheet.get("optimizer_offload") is True:
             yield f"offload skills show {PRICE_CARD}"
         return  # whatever else applies would offload more
-    if advice.compile_first and gathered.model_arguments:
-        yield _line(replace(gathered, mode="inductor"), "bench", "--peer=eager")
     if _asks_of_graphs(gathered, advice):
         yield f"{_line(replace(gathered, mode='inductor'), 'advise')}{given}"
     if advice.conclusion == "activations" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", *_limits(gathered, advice))
-    if not gathered.model_arguments and advice.conclusion in ("unknown", "activations"):
+    asks_of_model = not gathered.model_arguments and advice.conclusion in ("unknown", "activations")
+    if asks_of_model and not advice.impossible:
         named = shlex.join(hardware_arguments(gathered.hardware or "HARDWARE", gathered.device_memory))
         # The optimizer's state is most of what is resident where all parameters are trained.
-        optimizer = "" if gathered.result.sheet.get("optimizer") is not None else " --optimizer OPTIMIZER"
+        optimizer = "" if sheet.get("optimizer") is not None else " --optimizer OPTIMIZER"
         yield f"offload advise --model MODEL {named}{optimizer}{given}"
     if advice.conclusion == "refused" and gathered.model_arguments:
         yield _line(gathered, "plan", "fit", "--why", *_limits(gathered, advice))
@@ -167,7 +175,10 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     if line is None or (framework in OWN_MECHANISM and line.split()[1] in _THIS_BACK_END):
         return None
     if framework in EXPORT_TARGETS and "TARGET" in line:
-        line = f"{line.replace('TARGET', str(framework))}{_of_the_run(gathered)}"
+        given = _accepted(str(framework), gathered, advice)
+        if given is None:
+            return None
+        line = f"{line.replace('TARGET', str(framework))}{given}"
     if gathered.model_arguments and "--model MODEL" in line:
         before, _, after = line.partition("--model MODEL")
         for option in gathered.model_arguments[::2]:
@@ -177,6 +188,10 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
         line = f"{before}{shlex.join(gathered.model_arguments)}{after}{mode}"
     if gathered.hardware is not None:
         line = line.replace("--hardware HARDWARE", shlex.join(gathered.hardware_arguments))
+    if line.split()[1:3] == ["explain", "sac-default"] and advice.conclusion == "activations":
+        # What is advised is another policy, which may fit where that one does not.
+        named = shlex.join(gathered.hardware_arguments) or "--hardware HARDWARE"
+        line = " ".join([line.replace("sac-default", "fit", 1), named, *_limits(gathered, advice)])
     if line.split()[1:3] == ["plan", "fit"]:
         if gathered.result.sheet.get("fits") is True and advice.device_peak_bytes is None:
             return None  # nothing would be left to do
@@ -186,12 +201,39 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
     return line
 
 
-def _of_the_run(gathered: Gathered) -> str:
-    """Return the facts given about the configuration, which an export hangs on, as options."""
+def _of_the_run(gathered: Gathered) -> dict[str, Scalar]:
+    """Return the facts given about the configuration, which an export hangs on."""
     sheet = gathered.result.sheet
-    named = (name for name, fact in FACTS.items() if fact.source == "configuration" and name != "framework")
-    given = (name for name in named if sheet.origin(name) == "given")
-    return "".join(f" --fact {name}={_typed(sheet.values[name])}" for name in given)
+    named = (name for name, fact in FACTS.items() if fact.source == "configuration")
+    return {name: sheet.values[name] for name in named if sheet.origin(name) == "given"}
+
+
+def _accepted(target: str, gathered: Gathered, advice: Advice) -> str | None:
+    """Return those facts as options for an export; of what the system refuses together the mechanism is left out.
+
+    None where no one mechanism less is accepted: the export would be refused again.
+    """
+    given = {name: value for name, value in _of_the_run(gathered).items() if name != "framework"}
+    if advice.impossible:
+        less = ({**given, name: False} for name, value in given.items() if value is True)
+        accepted = next((facts for facts in less if not fact_refusals(target, facts)), None)
+        if accepted is None:
+            return None
+        given = {name: value for name, value in given.items() if accepted[name] == value}
+    return _as_options(given)
+
+
+def _as_options(facts: Mapping[str, Scalar]) -> str:
+    return "".join(f" --fact {name}={_typed(value)}" for name, value in facts.items())
+
+
+def _measured_again(gathered: Gathered) -> str:
+    """Return the command that takes a new measurement of the same run, a pair; what was measured before is left out."""
+    known = {**_of_the_run(gathered), "paired_baseline": True, "warm_steps_only": True}
+    mechanism = gathered.result.sheet.get("offload_mechanism")
+    if mechanism is not None:
+        known = {"offload_mechanism": mechanism, **known}
+    return f"offload advise --fact slowdown=SLOWDOWN{_as_options(known)}"
 
 
 def _typed(value: Scalar) -> str:

@@ -51,7 +51,11 @@ CODES = (
         "floor, what holds it and what lowers it.",
         "Do one of what the finding names: offload the optimizer's state with a system that can, share the state "
         "among ranks, train fewer parameters, or take a smaller batch or sequence.",
-        message_example="no policy on activations makes this fit: the floor is 106 GiB, in the optimizer's step",
+        message_example=(
+            "no policy on activations makes this fit: the floor is 106 GiB, in the optimizer's step, when activations "
+            "are gone (parameters 21.2 GiB, gradients 21.2 GiB, optimizer state 42.4 GiB, temporaries of the "
+            "optimizer's step 21.2 GiB); the device has 79.1 GiB"
+        ),
     ),
     CodeEntry(
         "ADV911",
@@ -71,6 +75,19 @@ CODES = (
         message_example=(
             "the machine of result.json is taken for another one than this, as a result does not say that it was "
             "measured here; of the machine it gives pcie_link_width, and this one is not asked for the rest"
+        ),
+    ),
+    CodeEntry(
+        "ADV913",
+        "warning",
+        "the training fits under a raised limit alone",
+        "The least peak is over what a plan takes of a device by itself, 94 % of it, and within the device. Under a "
+        "limit as high as that a plan succeeds, and leaves less than usual for what no plan counts: the CUDA context, "
+        "libraries, fragmentation.",
+        "Plan under the limit that the finding names, and measure whether it holds; or do what leaves more room.",
+        message_example=(
+            "the floor of 74.8 GiB is over the 74.4 GiB that a plan takes of 79.1 GiB by itself: "
+            "limits.device_peak=76591MiB leaves 4.3 GiB for what no plan counts (CUDA context, fragmentation)"
         ),
     ),
 )

@@ -32,7 +32,7 @@ from offload_runtime.predicates import Scalar
 from offload_runtime.runtime.capture import CapturedGraph
 from offload_runtime.runtime.machine_facts import hardware_facts, is_launched, machine_facts, parallel_facts
 from offload_runtime.runtime.setting import profile_of_device
-from offload_runtime.state_facts import derived, device_bytes_of, limit_bytes, sharding_of, trained_state
+from offload_runtime.state_facts import derived, device_bytes_of, sharding_of, trained_state
 from offload_runtime.training_state import DTYPE_BYTES, MASTER_BYTES
 
 __all__ = ["gather_facts"]
@@ -213,10 +213,13 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
     sheet = derived(sheet.beneath({"peak_bytes": peak}, _origin(asked)))
     floor_parts: tuple[MemoryPart, ...] = ()
     capacity = sheet.size("gpu_total_bytes") or baseline.hardware.device_memory_bytes
-    if step_bytes > limit_bytes(capacity):
+    least: int | None = None
+    if step_bytes > capacity:
         sheet = sheet.beneath({"floor_fits": False}, _origin(asked))  # the floor is not below the step
     elif _overflows(sheet):
-        floor, floor_parts = _floor(asked, baseline, more, step_bytes, peak)
+        least, floor_parts = _least_backward(asked, baseline, more)
+        floor = peak if least is None else max(least, step_bytes)
+        floor_parts = () if least is None or step_bytes > least else floor_parts
         sheet = sheet.beneath({"floor_bytes": floor}, _origin(asked))
     parts = {
         "parameters": parameters + resident.buffers,
@@ -233,6 +236,7 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
         floor_parts=floor_parts,
         window_ms=baseline.window.duration_ms,
         step_temporary_bytes=temporaries,
+        least_backward_bytes=least,
     )
     return estimate, sheet
 
@@ -244,24 +248,24 @@ def _overflows(sheet: FactSheet) -> bool:
     return sheet.get("fits") is False and sheet.get("floor_fits") is not False
 
 
-def _floor(
-    asked: _Asked, baseline: Baseline, more_bytes: int, step_bytes: int, peak_bytes: int
-) -> tuple[int, tuple[MemoryPart, ...]]:
-    """Return the least peak that planning reaches, ``more_bytes`` of state included, and what is alive there."""
+def _least_backward(
+    asked: _Asked, baseline: Baseline, more_bytes: int
+) -> tuple[int | None, tuple[MemoryPart, ...]]:
+    """Return the least peak of forward and backward, ``more_bytes`` of state included, and what is alive there.
+
+    None where planning lowers nothing.
+    """
     asked.progress("floor", 0, 1)
     # The optimizer's step comes when activations are gone: it bounds the floor, and is no part of the search.
     found = find_floor(replace(baseline, optimizer="none"), load_policy(FLOOR_POLICY))
     asked.progress("floor", 1, 1)
     if found is None:
-        return peak_bytes, ()
-    lowest = found.num_bytes + more_bytes
-    if step_bytes > lowest:
-        return step_bytes, ()
+        return None, ()
     parts = (
         MemoryPart(held.what, held.num_bytes + (more_bytes if held.what == STAYS else 0))
         for held in found.holdings
     )
-    return lowest, tuple(parts)
+    return found.num_bytes + more_bytes, tuple(parts)
 
 
 def _origin(asked: _Asked) -> str:

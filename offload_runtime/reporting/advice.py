@@ -48,8 +48,7 @@ def render_advice(
     parts = [advice.summary]
     if advice.findings:
         parts.append(_findings(advice.findings))
-    if advice.lowers:
-        parts.append("what would make it fit\n" + "\n".join(f"  - {item}" for item in advice.lowers))
+    parts += list(_cures(advice))
     parts += [render_section(section) for section in advice.sections]
     if advice.order:
         parts.append("in which order\n" + "\n".join(_steps(advice.order)))
@@ -72,7 +71,7 @@ def advice_data(
     return {
         "conclusion": advice.conclusion,
         "summary": advice.summary,
-        "lowers": list(advice.lowers),
+        "cures": dataclasses.asdict(advice.cures),
         "findings": [dataclasses.asdict(found) for found in advice.findings],
         "device_peak_bytes": advice.device_peak_bytes,
         "compile_first": advice.compile_first,
@@ -88,9 +87,9 @@ def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
     """Say how a fact can be known or, where the model was planned on hardware for it, why that left it unknown."""
     fact = FACTS[name]
     if name in PROBED and is_planned:
-        return f"run this on the machine without --hardware, or {how_to_know(fact).rpartition(', or ')[2]}"
+        return f"run this on the machine without --hardware, or {_by_hand(name)}"
     if fact.source != "model" or not is_planned:
-        return how_to_know(fact)
+        return f"{how_to_know(fact)}{_or_no(name)}"
     if sheet.get("traceable") is False:
         why = "the model could not be traced"
     elif sharding_of(sheet) is None:
@@ -101,8 +100,18 @@ def _way(name: str, sheet: FactSheet, is_planned: bool) -> str:
         why = "looked for only where the step does not fit"
     else:
         why = "planning the model on this hardware did not settle it"
-    # The general way ends in the fact to give by hand.
-    return f"{why}; {how_to_know(fact).rpartition(', or ')[2]}"
+    return f"{why}; {_by_hand(name)}"
+
+
+def _by_hand(name: str) -> str:
+    """Return the option that gives a fact: the general way ends in it."""
+    return f"{how_to_know(FACTS[name]).rpartition(', or ')[2]}{_or_no(name)}"
+
+
+def _or_no(name: str) -> str:
+    """Return the other answer to a fact that is a question of yes or no; an example shows one of them."""
+    fact = FACTS[name]
+    return "" if fact.type != "boolean" else f" (or {str(not fact.example).lower()})"
 
 
 def _findings(findings: Sequence[Found]) -> str:
@@ -113,6 +122,22 @@ def _findings(findings: Sequence[Found]) -> str:
         rows.append((found.finding, found.because, f"1. {first}"))
         rows += [(" ", " ", f"{number}. {fix}") for number, fix in enumerate(others, 2)]
     return f"what was found\n{render_table(columns, rows)}"
+
+
+def _cures(advice: Advice) -> Iterator[str]:
+    """Yield what is enough by itself, then what is not; where a raised limit is enough already, so is nothing more."""
+    enough = (
+        "what would make it fit"
+        if advice.conclusion == "refused"
+        else "what would leave more room, without raising the limit"
+    )
+    lists = (
+        (enough, advice.cures.enough),
+        ("what lowers it, and is not enough alone", advice.cures.too_little),
+    )
+    for heading, items in lists:
+        if items:
+            yield f"{heading}\n" + "\n".join(f"  - {item}" for item in items)
 
 
 def _steps(order: Sequence[Step]) -> Iterator[str]:
@@ -156,7 +181,7 @@ def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
     is open, in full where it is the only one that is missing there. A run that is to be diagnosed is asked for nothing
     that only a card hangs on which does not apply.
     """
-    if advice.conclusion == "diagnose":
+    if advice.conclusion in ("ask", "diagnose"):
         cards = [card for card in cards if card.applies is True]
     required = [name for card in cards for found in card.interactions for name in found.missing]
     weights: dict[str, float] = {}

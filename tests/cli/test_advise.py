@@ -46,7 +46,7 @@ def test_what_is_not_known_is_said_with_the_way_to_give_it(offload: Offload) -> 
     finished = offload("advise", "--format", "json", "--hardware", "h100-pcie5", *facts("micro_batch=2"))
     data = json.loads(finished.stdout)["data"]
     assert data["conclusion"] == "unknown"
-    assert data["missing"]["out_of_memory"] == "measure it, then --fact out_of_memory=true"
+    assert data["missing"]["out_of_memory"] == "measure it, then --fact out_of_memory=true (or false)"
     assert data["missing"]["peak_bytes"].startswith("give --model and --hardware, or --fact peak_bytes=")
     cards = {card["name"]: card for card in data["cards"]}
     assert cards["tune-activation-offload"]["applies"] is None
@@ -147,7 +147,7 @@ MEGATRON = facts("framework=megatron-bridge", "pipeline_parallel=2")
 def test_what_goes_together_is_labelled_by_how_grave_it_is(
     offload: Offload, given: tuple[str, ...], labels: set[str]
 ) -> None:
-    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON, *facts(*given))
+    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON, *facts("optimizer=adam", *given))
     data = json.loads(offload(*words, "--format", "json").stdout)["data"]
     (card,) = (card for card in data["cards"] if card["name"] == "export-offload-policy")
     assert {interaction["label"] for interaction in card["interactions"]} == labels
@@ -316,8 +316,10 @@ def test_conclusion_steps_and_next_command_agree(
     answer = json.loads(offload(*words, *facts(*given), "--format", "json").stdout)
     data, plans = answer["data"], [line for line in answer["next"] if line.startswith("offload plan fit")]
     assert data["conclusion"] == conclusion
-    eager = "offload bench --peer=eager --model builtin:llama-tiny --layers 1 --hardware h100-pcie5 --mode inductor"
-    assert (eager in answer["next"]) is data["compile_first"] is (given == ("out_of_memory=true",))
+    assert data["compile_first"] is (given == ("out_of_memory=true",))
+    assert [line for line in answer["next"] if "--peer=eager" in line] == []  # it is what ran out of memory
+    if limit == "below":
+        assert answer["next"][0] == plans[0]
     other_mode = f"offload advise {shlex.join(words[1:])} --mode inductor {shlex.join(facts(*given))}"
     assert (other_mode in answer["next"]) is (limit == "94 %")
     assert {line: command_problem(line) for line in answer["next"]} == dict.fromkeys(answer["next"])
@@ -380,3 +382,69 @@ def test_two_sizes_of_one_device_are_a_usage_error(offload: Offload) -> None:
     finished = offload("advise", "--device-memory", "80GB", *facts("gpu_total_bytes=80GiB"))
     assert finished.exit_code == 2
     assert "CLI614" in finished.stderr
+
+
+def test_who_names_a_mechanism_alone_is_asked_for_the_slowdown_first(offload: Offload) -> None:
+    words = ("advise", "--hardware", "h100-pcie5", *facts("offload_mechanism=zero_offload"))
+    answer = json.loads(offload(*words, "--format", "json").stdout)
+    assert next(iter(answer["data"]["missing"])) == "slowdown"
+    assert "slowdown=3" in answer["data"]["summary"]
+    assert "offload_mechanism" not in answer["data"]["missing"]
+    assert answer["next"] == [
+        "offload skills show diagnose-offload-overhead --file references/measuring.md",
+        "offload advise --fact slowdown=SLOWDOWN --fact offload_mechanism=zero_offload "
+        "--fact paired_baseline=true --fact warm_steps_only=true",
+    ]
+    short_of_memory = json.loads(offload(*words, *facts("out_of_memory=true"), "--format", "json").stdout)
+    assert short_of_memory["next"][0].startswith("offload advise --model MODEL")
+
+
+DONE = facts(
+    *("slowdown=3", "offload_mechanism=zero_offload", "paired_baseline=true", "warm_steps_only=true"),
+    *("exposed_copy_fraction=0.01", "cpu_step_fraction=0.5", "pageable_fraction=0", "gpu_utilization=0.9"),
+    *("memory_headroom_fraction=0.1", "numa_local=true", "pcie_link_width=16", "pcie_generation=5"),
+    *("host_cpu_fraction=0.5", "optimizer_offload=true", "offload_fraction=1"),
+)
+
+
+def test_where_every_check_is_done_the_first_fix_is_measured_again(offload: Offload) -> None:
+    answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *DONE, "--format", "json").stdout)
+    fix = answer["data"]["findings"][0]["fixes"][0]
+    assert answer["data"]["summary"].endswith(f"Apply the first fix, {fix}; then measure the pair again.")
+    assert answer["next"][0].startswith(
+        "offload advise --fact slowdown=SLOWDOWN --fact offload_mechanism=zero_offload"
+    )
+    assert "cpu_step_fraction" not in answer["next"][0]  # measured before the fix
+    assert not any("measuring.md" in line for line in answer["next"])
+    open_one = json.loads(
+        offload("advise", "--hardware", "h100-pcie5", *DONE[:-6], "--format", "json").stdout
+    )
+    assert any("measuring.md" in line for line in open_one["next"])
+
+
+def test_no_command_that_follows_a_refusal_is_refused_again(offload: Offload) -> None:
+    given = facts("framework=megatron-bridge", "pipeline_parallel=4", "layer_activation_offload=true")
+    answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *given, "--format", "json").stdout)
+    assert answer["exit_code"] == 4
+    assert "offload export POLICY --to megatron-bridge --fact pipeline_parallel=4" in answer["next"]
+    assert not any("layer_activation_offload=true" in line for line in answer["next"])
+
+
+def test_no_command_leads_to_a_policy_that_is_not_advised(offload: Offload) -> None:
+    words = ("advise", "--model", "builtin:llama-tiny", "--layers", "1", "--hardware", "h100-pcie5")
+    given = facts("out_of_memory=true", "gpu_total_bytes=16MiB", "framework=pytorch")
+    following = json.loads(offload(*words, *given, "--format", "json").stdout)["next"]
+    (explained,) = (line for line in following if line.startswith("offload explain"))
+    assert explained.startswith("offload explain fit --model builtin:llama-tiny --layers 1 ")
+    assert "--hardware h100-pcie5 --set limits.device_peak=15MiB" in explained
+    assert not any("sac-default" in line for line in following)
+
+
+def test_a_raised_limit_is_a_warning_and_no_refusal(offload: Offload) -> None:
+    given = facts("resident_bytes=20GiB", "peak_bytes=100GiB", "floor_bytes=77GiB", "gpu_total_bytes=80GiB")
+    finished = offload("advise", "--hardware", "h100-pcie5", *given, *facts("framework=pytorch"))
+    assert finished.exit_code == 0
+    assert "ADV913 warning: the floor of 77 GiB is over the 75.2 GiB" in finished.stderr
+    assert "what would leave more room" in finished.stdout
+    assert "tune-activation-offload    applies" in finished.stdout
+    assert "not enough by itself" not in finished.stdout
