@@ -340,3 +340,29 @@ def test_the_fused_group_needs_its_operators() -> None:
     (refusal,) = export(given[0], **FINE_FACTS).refusals
     assert "[fused-group-needs-the-fuser]: 'fused_group_mlp requires use_" in refusal.message
     assert export(given[0], f"{given[1]}true", **FINE_FACTS).ok
+
+
+DEVICE = "zero_optimization.offload_optimizer.device"
+ON_DISK = (f"{DEVICE}=nvme", "zero_optimization.offload_optimizer.nvme_path=/local")
+NVME = {"zero_stage": 3, "asynchronous_io": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "broken"),
+    [
+        (("bf16.enabled=false",), {"dtype": "bfloat16"}, {"bfloat16-is-bf16"}),
+        (("bf16.enabled=true",), {"dtype": "bfloat16"}, set()),
+        (("fp16.enabled=false",), {"dtype": "float16"}, {"float16-is-fp16"}),
+        (("bf16.enabled=true",), {"dtype": "float32"}, {"one-type"}),
+        ((f"{DEVICE}=cpu",), {"offload_device": "nvme", **NVME}, {"one-place-for-the-optimizer"}),
+        (ON_DISK, {"offload_device": "cpu", **NVME}, {"one-place-for-the-optimizer"}),
+        (ON_DISK, {"offload_device": "nvme", **NVME}, set()),
+    ],
+    ids=str,
+)
+def test_a_setting_of_deepspeed_is_held_against_the_fact_that_says_the_same(
+    given: tuple[str, ...], facts: dict[str, Any], broken: set[str]
+) -> None:
+    whole = policy(optimizer_state={"offload_fraction": 1.0})
+    found = export_policy(whole, "deepspeed", facts=facts, settings=given)
+    assert {f.message.partition("[")[2].partition("]")[0] for f in found.refusals} == broken

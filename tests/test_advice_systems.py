@@ -1,0 +1,58 @@
+"""What is said of the mechanisms of another system: which are on, which can be used, and which come along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offload_runtime.advice_systems import carried_out_by, refused_by_system, system_summary
+from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
+from offload_runtime.fact_sheet import FactSheet
+
+
+def sheet(framework: str = "megatron-bridge", **facts: Any) -> FactSheet:
+    return FactSheet().with_facts({"framework": framework, **facts}, "given")
+
+
+@pytest.mark.parametrize("name", EXPORT_TARGETS)
+def test_what_comes_along_with_a_mechanism_is_no_choice_beside_it(name: str) -> None:
+    mechanisms = load_target(name).mechanisms
+    names = [mechanism.name for mechanism in mechanisms if mechanism.part_of is None]
+    summary = str(system_summary(sheet(name)))
+    assert [each for each in names if each not in summary] == []
+    assert {each.part_of for each in mechanisms} - {None} <= set(names)
+    assert [each.name for each in mechanisms if each.part_of is not None and each.name in summary] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("megatron-bridge", "copied to the host with offloaded state, and left on the device too"),
+        ("deepspeed", "gradients of offloaded state go to the host as well"),
+        ("fsdp2", "CPUOffloadPolicy, with the parameters"),
+        ("torchtitan", "nothing that torchtitan graph_trainer has for this run"),
+    ],
+)
+def test_what_becomes_of_gradients_is_said_where_the_order_of_offloading_names_them(
+    name: str, words: str
+) -> None:
+    assert words in carried_out_by("gradients", sheet(name), "elsewhere")
+
+
+def test_a_mechanism_that_is_on_and_cannot_be_says_what_it_needs() -> None:
+    on = system_summary(sheet(pipeline_parallel=4, parameter_offload=True))
+    assert "weight offload by layer (which cannot be: it needs" in str(on)
+    assert "cannot be" not in str(system_summary(sheet(pipeline_parallel=1, parameter_offload=True)))
+
+
+def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are() -> None:
+    for fact in ("parameter_offload", "layer_activation_offload"):
+        refused = refused_by_system(sheet(pipeline_parallel=4, **{fact: True}))
+        assert ["[one-pipeline-stage]" in finding.message for finding in refused] == [True]
+        assert refused_by_system(sheet(pipeline_parallel=1, **{fact: True})) == ()
+
+
+def test_with_all_of_the_state_on_the_host_its_gradients_are_not_named_as_a_second_mechanism() -> None:
+    summary = str(system_summary(sheet(optimizer_offload=True, gradient_offload=True)))
+    assert summary.startswith("Megatron Bridge has on already: optimizer offload, and besides: ")
