@@ -11,6 +11,7 @@ from offload_runtime.graph.operators import operator_name
 from offload_runtime.models.plan_result import GRADIENTS, Holding, PeakSite
 from offload_runtime.models.step_chain import ChainLink
 from offload_runtime.passes.pipeline import PlannedPair
+from offload_runtime.passes.refusal import LEAST_SHARE
 from offload_runtime.passes.selection import Selected
 from offload_runtime.passes.trace import TracedPair
 from offload_runtime.planning.limits import Holder
@@ -72,17 +73,18 @@ def with_other_graphs(
 
 
 def name_holders(pair: PlannedPair, holders: Sequence[Holder], *, total_bytes: int) -> tuple[Holding, ...]:
-    """Return what the planner found alive, by kind, the largest first; kinds past ``_NUM_KINDS`` are put together.
+    """Return what the planner found alive, by kind, the largest first; the others are put together.
 
-    They add up to ``total_bytes``. Nodes are looked up in ``pair``'s graphs.
+    They add up to ``total_bytes``, to what is no share of it worth a word. Nodes are looked up in ``pair``'s graphs.
     """
     names = _operators(pair)
     traced, _ = traced_of(pair.selected)
     known = {**names[False], **names[True], "resident": STAYS}
     known |= {region.name: GRADIENTS for region in traced.trace.regions if region.is_gradient}
     largest = _grouped((_words_of(held.name, known), held.num_bytes) for held in holders)[:_NUM_KINDS]
+    largest = tuple(held for held in largest if held.num_bytes >= total_bytes * LEAST_SHARE)
     rest = total_bytes - sum(held.num_bytes for held in largest)
-    return (*largest, *((Holding("smaller ones", 1, rest),) if rest > 0 else ()))
+    return (*largest, *((Holding("smaller ones", 1, rest),) if rest >= total_bytes * LEAST_SHARE else ()))
 
 
 def _words_of(name: str, known: Mapping[str, str]) -> str:

@@ -11,9 +11,11 @@ from offload_runtime.policy import Limits
 from offload_runtime.step import StepTrace
 from offload_runtime.units import format_size_short
 
-__all__ = ["refuse_infeasible"]
+__all__ = ["LEAST_SHARE", "refuse_infeasible"]
 
 _NUM_HOLDERS = 4
+LEAST_SHARE = 1e-3
+"""Share of a floor below which what is alive there is not named."""
 
 
 def refuse_infeasible(
@@ -79,9 +81,11 @@ def _floor(trace: StepTrace, error: Infeasible, words: Mapping[str, str]) -> str
     for holder in error.holders:
         what = _words_of(holder, trace, words)
         held[what] = held.get(what, 0) + holder.num_bytes
+    least = error.floor_bytes * LEAST_SHARE
     largest = sorted(held.items(), key=lambda item: -item[1])[:_NUM_HOLDERS]
+    largest = [(what, num_bytes) for what, num_bytes in largest if num_bytes >= least]
     rest = error.floor_bytes - sum(num_bytes for _, num_bytes in largest)
-    if rest > 0:
+    if rest >= least:
         largest.append(("smaller ones", rest))
     holders = ", ".join(f"{what} {format_size_short(num_bytes)}" for what, num_bytes in largest)
     return f"{format_size_short(error.floor_bytes)}, in {side}{layer} at {place}, held by {holders}"
