@@ -154,3 +154,21 @@ def test_a_limited_mechanism_says_what_it_needs_and_a_setting_names_a_fact_of_it
 def test_an_unknown_target_is_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="target is one of deepspeed, fsdp2, megatron-bridge, torchtitan"):
         load_target("onnx")
+
+
+@each_target
+def test_words_of_a_setting_are_paired_with_words_of_its_fact(target: Target) -> None:
+    for setting in target.settings:
+        if setting.words:
+            assert setting.fact is not None
+            assert {fact for fact, _ in setting.words} | {"other"} <= set(FACTS[setting.fact].choices)
+            assert setting.default in {word for _, word in setting.words}
+        if setting.also_on_by is not None:
+            assert FACTS[setting.also_on_by].type == setting.type == "boolean"
+
+
+@each_target
+def test_a_cure_names_the_largest_value_only_where_there_is_one(target: Target) -> None:
+    limited = {s.key for s in target.settings if s.below is not None or s.maximum is not None}
+    cures = [(s.key, s.cure) for s in target.settings] + [(e.key, e.cure) for e in target.emits]
+    assert [key for key, cure in cures if cure is not None and key not in limited] == []
