@@ -208,8 +208,8 @@ FINDINGS = (
         Comparison("memory_headroom_fraction", "lt", FULL),
         (
             "a smaller micro-batch, or fewer live parameters",
-            "PYTORCH_ALLOC_CONF=expandable_segments:True against fragments; before torch 2.9 it is "
-            "PYTORCH_CUDA_ALLOC_CONF",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments; PYTORCH_ALLOC_CONF is its newer "
+            "name, which torch 2.9.1 was reported to ignore",
         ),
     ),
     Finding(

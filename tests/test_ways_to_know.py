@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +133,44 @@ def test_the_page_on_measuring_says_which_fact_each_measurement_gives(name: str)
 
 def test_the_page_on_measuring_names_only_facts() -> None:
     assert set(re.findall(r"--fact ([a-z_]+)=", MEASURING.read_text("utf-8"))) <= set(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("events", "shares"),
+    [
+        ([], (0.0, 0.0, 0.0)),
+        # Both directions at once for 40 of 100 us, under a kernel for half of that.
+        (
+            [
+                ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 40, 300),
+                ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0, 40, 100),
+                ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 50, 20, 500),
+                ("kernel", "gemm", 20, 60, 0),
+            ],
+            (0.4, 0.2, 0.25),
+        ),
+        # Copies of both directions through all of the step: a sum of the rows would be 2.
+        (
+            [
+                ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 100, 1),
+                ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 0, 100, 1),
+            ],
+            (1.0, 1.0, 0.0),
+        ),
+    ],
+    ids=["no copies", "half under a kernel", "both directions"],
+)
+def test_the_shares_of_copies_are_what_the_page_on_measuring_computes(
+    tmp_path: Path, events: list[tuple[str, str, int, int, int]], shares: tuple[float, float, float]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", MEASURING.read_text("utf-8"), re.DOTALL)
+    (source,) = [block for block in blocks if "def copy_shares" in block]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    trace = [
+        {"cat": cat, "name": name, "ts": ts, "dur": dur, "args": {"bytes": num_bytes}}
+        for cat, name, ts, dur, num_bytes in events
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{"name": "process_name", "ph": "M"}, *trace]}))
+    assert names["copy_shares"](path, 100e-6) == pytest.approx(shares)
