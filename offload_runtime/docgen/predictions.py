@@ -67,8 +67,10 @@ class PredictedRun:
         return (self.model, self.hardware, self.optimizer, self.batch, self.layers)
 
 
-def _adamw(name: str, model: str, *overrides: str, optimizer: str = "adamw") -> PredictedRun:
-    return PredictedRun(name, model, "h100-sxm", overrides, optimizer=optimizer)
+def _adamw(
+    name: str, model: str, *overrides: str, optimizer: str = "adamw", batch: int | None = None
+) -> PredictedRun:
+    return PredictedRun(name, model, "h100-sxm", overrides, optimizer=optimizer, batch=batch)
 
 
 def _experts(name: str, device_peak: str) -> PredictedRun:
@@ -82,10 +84,11 @@ _AT_MOST = "limits.step_overhead=5%"
 
 PREDICTED: tuple[PredictedRun, ...] = (
     _adamw("lora", "builtin:llama3-8b-lora", _AT_MOST),
-    _adamw("lora-56gib", "builtin:llama3-8b-lora", _AT_MOST, "limits.device_peak=56GiB"),
+    _adamw("lora-60gib", "builtin:llama3-8b-lora", _AT_MOST, "limits.device_peak=60GiB"),
     _adamw("adamw", "builtin:llama3-8b"),
     _adamw("adamw-77gib", "builtin:llama3-8b", "limits.device_peak=77GiB"),
     _adamw("adamw-fused", "builtin:llama3-8b", optimizer="adamw-fused"),
+    _adamw("adamw-fused-two", "builtin:llama3-8b", optimizer="adamw-fused", batch=2),
     _experts("experts-23gib", "23GiB"),
     _experts("experts-floor", "22646MiB"),
 )
