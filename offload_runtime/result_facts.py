@@ -117,7 +117,7 @@ def facts_of_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Scalar]:
 
 def _of_report(report: Mapping[str, Any]) -> dict[str, Scalar | None]:
     return {
-        "offload_mechanism": "offload_runtime" if report.get("planned_bytes") else None,
+        "offload_mechanism": "offload_runtime",
         "compiled": True,
         "mode": report.get("mode"),
         "num_graphs": len(report["graphs"]),
