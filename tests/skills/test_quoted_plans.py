@@ -31,6 +31,7 @@ def test_the_refusal_that_is_shown_is_what_the_plan_said() -> None:
     fused = PLANS["adamw-fused"]
     peak = format_size_short(fused["policy"]["peak_device_bytes"])
     assert f"the same plan succeeds, at a peak of {peak} and {fused['ratio']:.3f} of the time" in SKILL
+    assert f"a peak of {peak} at {fused['ratio']:.3f} of the time is predicted" in EVALS
     two = PLANS["adamw-fused-two"]
     peak = format_size_short(two["policy"]["peak_device_bytes"])
     assert f"With 2 × 8192 tokens (`--batch 2`) it succeeds too, at {peak} and {two['ratio']:.3f}." in SKILL
