@@ -37,7 +37,7 @@ from offload_runtime.models.under_test import ModelUnderTest, StateBytes, descri
 from offload_runtime.offload_plan import Variant
 from offload_runtime.record import Report
 from offload_runtime.runtime.backend import offload_backend
-from offload_runtime.runtime.model_report import report
+from offload_runtime.runtime.model_report import report, torchs_reasons
 from offload_runtime.runtime.setting import profile_of_device
 from offload_runtime.runtime.transfer import get_engine
 
@@ -234,7 +234,8 @@ def _report(request: ModelRequest, module: nn.Module) -> Report:
             Diagnostic(
                 "MOD731",
                 "error",
-                f"no graph of {request.spec} could be captured: all of it runs outside torch.compile",
+                f"no graph of {request.spec} could be captured: all of it runs outside torch.compile"
+                f"{torchs_reasons()}",
                 hint="look for what breaks the graph with TORCH_LOGS=graph_breaks",
             )
         ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from offload_runtime.runtime.compiled import given_within, is_container_compiled
 from offload_runtime.runtime.eager_parts import reasons_given
 from offload_runtime.runtime.session import Session, living_sessions
 
-__all__ = ["NothingCapturedError", "nothing_captured", "report", "report_of_session"]
+__all__ = ["NothingCapturedError", "nothing_captured", "report", "report_of_session", "torchs_reasons"]
 
 _SHOWN = 4
 
@@ -68,7 +68,7 @@ def nothing_captured(model: nn.Module | None = None) -> Diagnostic:
         hint = "call the model that torch.compile(model, ...) returns, or put it into a module of your own"
         return Diagnostic("RUN541", "error", message, hint=hint)
     of = "" if model is None else " of this model"
-    message = f"no graph{of} has been compiled with the offload backend{_torchs_reasons()}"
+    message = f"no graph{of} has been compiled with the offload backend{torchs_reasons()}"
     hint = (
         'run a forward and backward of what torch.compile(model, backend="offload", options={"policy": ...}) returned '
         "first; if you did, torch captured nothing to offload: fullgraph=True or TORCH_LOGS=graph_breaks says why"
@@ -128,22 +128,29 @@ def _left_out(model: nn.Module, running: list[Session]) -> Iterable[Diagnostic]:
     }
     if not missing:
         return
-    paths = (normalise_fqn(name).rpartition(".")[0] for name in missing)
-    modules = list(dict.fromkeys(path or "the root module" for path in paths))
-    shown = ", ".join(modules[:_SHOWN]) + (", ..." if len(modules) > _SHOWN else "")
+    places = list(dict.fromkeys(_place(model, name, missing) for name in missing))
+    shown = ", ".join(places[:_SHOWN]) + (", ..." if len(places) > _SHOWN else "")
     trained = any(item.grad is not None for item in missing.values())
-    what = (
-        "these modules ran outside of them" if trained else "these modules ran outside of them, or not at all"
-    )
+    what = "they were used outside of them" if trained else "they were used outside of them, or not at all"
     num_all = sum(1 for _ in model.parameters())
     message = (
-        f"no captured graph reads {len(missing)} of {num_all} parameters, those of {shown}: {what}, and nothing they "
-        f"save is offloaded{_torchs_reasons()}"
+        f"no captured graph reads {len(missing)} of {num_all} parameters, {shown}: {what}, and nothing that is "
+        f"saved there is offloaded{torchs_reasons()}"
     )
     yield Diagnostic("RUN543", "warning", message, hint="TORCH_LOGS=graph_breaks says where torch gave up")
 
 
-def _torchs_reasons() -> str:
+def _place(model: nn.Module, name: str, missing: Mapping[str, nn.Parameter]) -> str:
+    """Return what a missing parameter is said by: its module, if all of that is missing, else its own name."""
+    path = name.rpartition(".")[0]
+    inner = model.get_submodule(path).named_parameters(path)
+    if all(own in missing for own, _ in inner):
+        return f"{normalise_fqn(path)}.*" if path else "all of the root module"
+    return normalise_fqn(name)
+
+
+def torchs_reasons() -> str:
+    """Return the reasons that torch gave in this process for breaking graphs, to end a sentence with; or nothing."""
     reasons = reasons_given()
     if not reasons:
         return ""

@@ -272,7 +272,11 @@ class Session:
             stalls=tuple(sorted(stalls, key=lambda item: -item[1])),
             num_pins=sum(arena.num_pins for arena in arenas),
             numa="; ".join(sorted({str(arena.numa) for arena in arenas})),
-            diagnostics=(*self.diagnostics, *self._outside_graphs(), *self._moved_otherwise(transfers)),
+            diagnostics=(
+                *self.diagnostics,
+                *self._outside_graphs(len(running)),
+                *self._moved_otherwise(transfers),
+            ),
         )
 
     def _moved_otherwise(self, transfers: Iterable[TransferStats]) -> Iterable[Diagnostic]:
@@ -286,13 +290,20 @@ class Session:
             )
             yield Diagnostic("RUN546", "warning", message, hint=hint)
 
-    def _outside_graphs(self) -> Iterable[Diagnostic]:
+    def _outside_graphs(self, num_running: int) -> Iterable[Diagnostic]:
         """Say what torch did not capture: what stands between graphs, and calls that it no longer compiles."""
         if self.graph_breaks:
             reasons = list(self.graph_breaks)
             more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
             message = f"graph breaks split the model: {'; '.join(reasons[:3])}{more}"
             hint = "what runs between graphs is not offloaded; TORCH_LOGS=graph_breaks shows each"
+            yield Diagnostic("RUN544", "note", message, hint=hint)
+        elif num_running > 1:
+            message = (
+                f"the last step ran as {num_running} graphs, and torch named no break between them: it gave a frame up "
+                "before the first operator, or the model ran for several shapes"
+            )
+            hint = "what runs between graphs is not offloaded; TORCH_LOGS=graph_breaks,recompiles shows why"
             yield Diagnostic("RUN544", "note", message, hint=hint)
         if num_recompile_limits() > self._recompile_limits:
             message = (

@@ -266,8 +266,46 @@ def test_modules_that_ran_outside_of_graphs_are_named_with_torchs_reason(named: 
     compiled = compile_with(model, policy=OFFLOADING, **({"model": model} if named else {}))
     step(compiled)
     text = finding_of(off.report(compiled), "RUN543")
-    assert "6 of 10 parameters, those of layers.0, layers.1, unused" in text
+    assert "6 of 10 parameters, layers.0.*, layers.1.*, unused.*" in text
     assert "torch._dynamo.graph_break" in text
+
+
+class Unread(nn.Module):
+    """Has a parameter of its own that no step reads, as a mask that is switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(torch.zeros(16))
+        self.inner = Small()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)
+
+
+def test_one_parameter_that_is_not_read_is_named_and_not_its_module() -> None:
+    compiled = compile_with(Unread(), policy=OFFLOADING)
+    step(compiled)
+    assert "reads 1 of 5 parameters, mask: they" in finding_of(off.report(compiled), "RUN543")
+
+
+class GivenUp(nn.Module):
+    """Its own frame is left alone by torch, which captures those of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Small(), Small()
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x))
+
+
+def test_a_model_of_several_graphs_without_a_break_is_said_to_be_split() -> None:
+    compiled = compile_with(GivenUp(), policy=OFFLOADING)
+    step(compiled)
+    report = off.report(compiled)
+    assert report.num_graphs == 2
+    assert "ran as 2 graphs" in finding_of(report, "RUN544")
 
 
 class Broken(nn.Module):
