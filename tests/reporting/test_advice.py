@@ -35,4 +35,5 @@ def test_a_fact_of_the_machine_that_the_profile_lacks_does_not_ask_for_the_profi
         missing["pcie_link_width"]
         == "run this on the machine without --hardware, or --fact pcie_link_width=16"
     )
-    assert missing["numa_local"].startswith("give --from with a result of `offload apply`")
+    assert missing["numa_local"].endswith("then --fact numa_local=true (or false)")
+    assert "--hardware" not in missing["numa_local"]
