@@ -175,7 +175,9 @@ def choice_hint(fact: Fact, value: Scalar) -> str | None:
         return meant
     spelt = {choice.replace("-", "_"): choice for choice in fact.choices}
     close = difflib.get_close_matches(word, spelt, 1, 0.6)
-    return f"did you mean {spelt[close[0]]}?" if close else None
+    if close:
+        return f"did you mean {spelt[close[0]]}?"
+    return f"any {fact.name} that is not listed is other" if "other" in fact.choices else None
 
 
 def wrong_value(fact: Fact, value: Scalar) -> str | None:

@@ -97,6 +97,12 @@ def test_the_closest_name_is_suggested_and_the_list_where_none_is_close() -> Non
     assert fact_hint("colour") == "`offload list facts` lists them all"
 
 
+def test_a_value_that_is_not_listed_is_other_where_that_is() -> None:
+    assert choice_hint(FACTS["optimizer"], "muon") == "any optimizer that is not listed is other"
+    assert choice_hint(FACTS["optimizer"], "adamv") == "did you mean adam?"
+    assert choice_hint(FACTS["dtype"], "qqq") is None
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1])
 @pytest.mark.parametrize("name", ["num_parameters", "gpu_total_bytes", "slowdown", "offload_fraction"])
 def test_a_number_that_no_arithmetic_bears_is_no_value_wherever_it_comes_from(

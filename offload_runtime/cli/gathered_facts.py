@@ -90,8 +90,8 @@ def fact_options(command: Command) -> Command:
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
             help="Facts of another machine, as `offload facts --format json` printed them there, or a result of "
-            "`offload bench` or `offload apply`, as a file or from --format json, or the report of a run (OFFLOAD_REPORT). "
-            "Repeatable, for files about one run.",
+            "`offload bench` or `offload apply`, as a file or from --format json, or the report of a run "
+            "(OFFLOAD_REPORT). Repeatable, for files about one run.",
         ),
         click.option(
             "--side",

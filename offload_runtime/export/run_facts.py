@@ -76,7 +76,6 @@ def note_checked_facts(
     for setting in undecided:
         values = ", ".join(choice for choice in setting.choices if choice != setting.stands_for_no)
         message = f"not written as a setting: {setting.fact}, which leaves the value open"
-        message += "; what hangs on it is not verified"
         one_of = f", one of {values}" if values else ""
         findings.note(None, "EXP914", message, hint=f"--setting {setting.key}=VALUE{one_of}")
     written |= {setting.fact for setting in undecided}
