@@ -91,8 +91,8 @@ def test_what_is_given_is_not_computed_again() -> None:
         ({"resident_bytes": 79 * GB}, {"resident_fits": True}),
         ({"peak_bytes": 80 * GB}, {"fits": True, "floor_fits": True}),
         ({"peak_bytes": 81 * GB}, {"fits": False}),
-        ({"peak_bytes": 100 * GB, "floor_bytes": 75 * GB}, {"fits": False, "floor_fits": True}),
-        ({"peak_bytes": 100 * GB, "floor_bytes": 76 * GB}, {"fits": False, "floor_fits": False}),
+        ({"peak_bytes": 100 * GB, "floor_bytes": 80 * GB}, {"fits": False, "floor_fits": True}),
+        ({"peak_bytes": 100 * GB, "floor_bytes": 81 * GB}, {"fits": False, "floor_fits": False}),
     ],
     ids=str,
 )
