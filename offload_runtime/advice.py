@@ -13,7 +13,7 @@ from typing import Literal
 from offload_runtime.advice_arithmetic import AdamForms, adam_forms, arithmetic_sections
 from offload_runtime.advice_diagnosis import Diagnosis, Found, diagnose
 from offload_runtime.advice_floor import NO_CURES, Cures, find_cures, find_floor
-from offload_runtime.advice_speed import or_slow, with_next_fix
+from offload_runtime.advice_speed import or_slow
 from offload_runtime.advice_systems import (
     OWN_MECHANISM,
     carried_out_by,
@@ -83,7 +83,6 @@ def advise(result: FactsResult) -> Advice:
     """Return what to do about a slow run that offloads, and about memory, given what is known."""
     found, diagnosis = _about_memory(result), diagnose(result.sheet)
     if diagnosis is not None:
-        diagnosis = with_next_fix(diagnosis, result.sheet)
         found = _diagnosed(found, diagnosis, result.sheet)
     impossible = refused_by_system(result.sheet)
     if not impossible:

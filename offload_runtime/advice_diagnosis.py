@@ -96,7 +96,7 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
     if found:
         so_far = " so far" if todo else ""
         parts.append(f"Found{so_far}: {'; '.join(f'{each.finding} ({each.because})' for each in found)}.")
-        if slowdown is None:
+        if todo and slowdown is None:
             parts.append(f"First fix: {found[0].fixes[0]}.")
     price = _price(sheet)
     if price is not None:
@@ -105,7 +105,9 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
         parts.append("Name what offloads (offload_mechanism): the fixes hang on it.")
     if todo:
         parts.append(f"In this order: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
-    elif not found:
+    elif found:
+        parts.append(f"Apply the first fix, {found[0].fixes[0]}; then measure the pair again.")
+    else:
         parts.append(_NEXT.format(_THREE_SIDES if _may_move_two(sheet) else ""))
     return Diagnosis("diagnose", " ".join(parts), missing, found)
 

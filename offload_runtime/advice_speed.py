@@ -1,25 +1,14 @@
-"""A run that offloads and may be slow by that: what is asked first, and what comes after the last check."""
+"""A run that offloads and may be slow by that: what is asked first, and whether all was checked."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from offload_runtime.advice_diagnosis import Diagnosis, found_in, open_checks
+from offload_runtime.advice_diagnosis import found_in, open_checks
 from offload_runtime.advice_systems import system_summary
 from offload_runtime.fact_sheet import FactSheet
 
-__all__ = ["asks_of_speed", "is_checked", "or_slow", "with_next_fix"]
+__all__ = ["asks_of_speed", "is_checked", "or_slow"]
 
 _RATIO = "--fact slowdown=3, the step time with over that without"
-
-
-def with_next_fix(diagnosis: Diagnosis, sheet: FactSheet) -> Diagnosis:
-    """Say what to do where every check is done and some have found something."""
-    if diagnosis.verdict != "diagnose" or not is_checked(sheet):
-        return diagnosis
-    fix = diagnosis.findings[0].fixes[0]
-    summary = diagnosis.summary.replace(f" First fix: {fix}.", "")
-    return replace(diagnosis, summary=f"{summary} Apply the first fix, {fix}; then measure the pair again.")
 
 
 def is_checked(sheet: FactSheet) -> bool:
