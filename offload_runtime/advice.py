@@ -24,7 +24,14 @@ from offload_runtime.advice_systems import (
 from offload_runtime.card import Mechanism
 from offload_runtime.errors import Diagnostic
 from offload_runtime.fact_sheet import FactSheet, FactsResult
-from offload_runtime.state_facts import MIB, limit_bytes, offloaded_shares, planned_limit, raised_limit
+from offload_runtime.state_facts import (
+    MIB,
+    is_state_elsewhere,
+    limit_bytes,
+    offloaded_shares,
+    planned_limit,
+    raised_limit,
+)
 from offload_runtime.tier_lines import ArithmeticSection
 from offload_runtime.units import format_size_short
 
@@ -190,6 +197,10 @@ def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> A
         parts.append(f"the peak of {format_size_short(peak)} is made by activations")
     if floor is not None:
         parts.append(f"and can be brought down to {format_size_short(floor)}")
+    if is_state_elsewhere(sheet):
+        parts.append(
+            "all of that without the optimizer's state, which is off the device (plan: --optimizer none)"
+        )
     head, *rest = parts
     summary = f"{head}: {', '.join(rest)}." if rest else f"{head}."
     return _about_activations(result, summary + _of_mode_graph(sheet), sections)

@@ -104,11 +104,15 @@ def _state_lines(sheet: FactSheet) -> Iterator[ArithmeticLine]:
     sizes = {words: sheet.size(f"{name}_bytes") for name, words in kinds.items()}
     resident, capacity = sheet.size("resident_bytes"), sheet.size("gpu_total_bytes")
     if resident is not None:
-        off = [kinds[kind] for kind in offloaded_shares(sheet)]
+        shares = offloaded_shares(sheet)
+        off = [kinds[kind] for kind in shares]
+        whole = {kinds[kind] for kind, share in shares.items() if share >= 1}
         spelled = " + ".join(
-            f"{format_size_short(size)} {words}" for words, size in sizes.items() if size is not None
+            f"{format_size_short(size)} {words}"
+            for words, size in sizes.items()
+            if size is not None and words not in whole
         )
-        if off and spelled and sheet.origin("resident_bytes") == "arithmetic":
+        if off and spelled:
             spelled += f", less what is offloaded already of {' and '.join(off)}"
         yield _size_line("resident", spelled or "given", resident, sheet.origin("resident_bytes"))
     if resident is not None and capacity is not None:

@@ -12,6 +12,7 @@ from offload_runtime.diagnosis_rows import Check
 from offload_runtime.diagnosis_table import (
     CHECKS,
     FINDINGS,
+    FITS,
     NO_DISK,
     NORMAL,
     PRICE_UNLESS,
@@ -91,6 +92,10 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
     if not is_slow(sheet):
         return None if slowdown is None else _not_slow(sheet, slowdown)
     todo, found = open_checks(sheet), found_in(sheet)
+    if found and found[0].finding == FITS:
+        fix = found[0].fixes[0]
+        summary = f"{_question(sheet, slowdown)} It fits without offloading: {fix}; then nothing has to be diagnosed."
+        return Diagnosis("diagnose", summary, (), found)
     missing = _missing(sheet, todo)
     parts = [_question(sheet, slowdown)]
     if found:

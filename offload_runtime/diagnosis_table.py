@@ -13,6 +13,7 @@ from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate
 __all__ = [
     "CHECKS",
     "FINDINGS",
+    "FITS",
     "NORMAL",
     "NO_DISK",
     "PRICES",
@@ -79,8 +80,8 @@ _LOWER_RATIO = Fix(
     unless=AnyOf((_NO_OPTIMIZER, _BELOW_STAGE_3)),
 )
 _PARAMETERS_BACK = Fix(
-    "zero_optimization.offload_param.device: none, where memory is free; the optimizer's state stays off",
-    unless=_NO_PARAMETERS,
+    "zero_optimization.offload_param.device: none, where memory is free",
+    unless=AnyOf((_NO_PARAMETERS, _BELOW_STAGE_3)),
 )
 _LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER)
 _OVERLAP = Fix(
@@ -152,7 +153,15 @@ PRICES: Mapping[str, tuple[Fix, ...]] = {
 PRICE_UNLESS = AllOf(
     (
         Comparison("cpu_step_fraction", "lt", LARGE),
-        AnyOf((Comparison("copy_fraction", "lt", LARGE), Comparison("exposed_copy_fraction", "lt", LARGE))),
+        AnyOf(
+            (
+                Comparison("copy_fraction", "lt", LARGE),
+                Comparison("exposed_copy_fraction", "lt", LARGE),
+                Comparison(
+                    "parameter_offload", "is", True
+                ),  # in every forward and backward: most of the copies
+            )
+        ),
     )
 )
 """Neither its step on the CPU nor its copies take much of a step, so that the optimizer's state is not what is slow."""
@@ -183,11 +192,27 @@ _PIN_ZERO = (
     Fix("zero_optimization.offload_param.pin_memory: true", unless=_NO_PARAMETERS),
 )
 
+_TAKEN_OFF: Mapping[str, tuple[str | Fix, ...]] = {
+    "offload_runtime": ("torch.compile(model) without the policy",),
+    "activation_hooks": ("the model without the hooks",),
+    "fsdp1": ("cpu_offload=None in place of CPUOffload",),
+    "fsdp2": ("offload_policy=OffloadPolicy() in place of CPUOffloadPolicy()",),
+    "zero_offload": ("zero_optimization without offload_optimizer and offload_param",),
+    "nvme": ("zero_optimization without offload_optimizer and offload_param",),
+    "megatron_optimizer": ("optimizer.optimizer_cpu_offload: false",),
+    "megatron_layers": ("model.cpu_offloading: false",),
+    "megatron_fine_grained": ("model.fine_grained_activation_offloading: false",),
+}
+_OTHER_LOOP = Comparison("framework", "in", ("accelerate", "deepspeed", "fsdp2", "megatron-bridge"))
+FITS = "the step fits without offloading"
+"""The finding after which nothing has to be checked."""
+
 FINDINGS = (
     Finding(
-        "the step fits without offloading",
+        FITS,
         Comparison("fits", "is", True),
-        ("take the offloading off, such as a policy of this package: torch.compile(model) alone",),
+        ("take the offloading off",),
+        _TAKEN_OFF,
         unless=Comparison("out_of_memory", "is", True),
     ),
     Finding(
@@ -241,10 +266,18 @@ FINDINGS = (
                 "save_on_cpu(pin_memory=True), if it is not: a pageable copy also makes the host wait",
                 unless=Comparison("pageable_fraction", "ge", 0),
             ),
-            "replace the hooks: save_on_cpu copies on the stream that computes, pinned or not, so that nothing "
-            'overlaps; torch.compile(model, backend="offload", options={"policy": "balanced"}) copies on a stream of '
-            "its own. Both over the step without offloading: offload bench balanced --peer eager --peer save-on-cpu "
-            "--baseline eager --mode inductor --optimizer adamw --model MODEL",
+            "replace the hooks: save_on_cpu copies on the stream that computes, pinned or not, and nothing overlaps",
+            Fix(
+                'torch.compile(model, backend="offload", options={"policy": "balanced", "mode": "inductor"}) copies '
+                "on a stream of its own. Both over the step without offloading: offload bench balanced --peer eager "
+                "--peer save-on-cpu --baseline eager --mode inductor --optimizer adamw --model MODEL",
+                unless=_OTHER_LOOP,
+            ),
+            Fix(
+                "recompute the activations (checkpointing) in their place, or offload what the system that trains does "
+                "by itself",
+                when=_OTHER_LOOP,
+            ),
         ),
     ),
     Finding(
@@ -287,9 +320,19 @@ FINDINGS = (
     Finding(
         "the optimizer's step on the CPU is long",
         Comparison("cpu_step_fraction", "ge", LARGE),
-        (Fix("fewer offloaded states", unless=_STATE_LEAVES_WHOLE), "more cores for each rank"),
+        (
+            Fix("fewer offloaded states", unless=AnyOf((_STATE_LEAVES_WHOLE, _BELOW_STAGE_3))),
+            "more cores for each rank",
+            "more batches for each step of the optimizer (gradient accumulation)",
+        ),
         {
-            "zero_offload": (_LOWER_RATIO,),
+            "zero_offload": (
+                _LOWER_RATIO,
+                Fix(
+                    "ZeRO-3, under which a share of the state can stay on the GPU",
+                    when=_BELOW_STAGE_3,
+                ),
+            ),
             "fsdp1": ("no share can be set: CPUOffload for fewer modules",),
             "fsdp2": ("no share can be set: CPUOffloadPolicy (offload_policy) for fewer modules",),
             "megatron_optimizer": (_LOWER_FRACTION, _OVERLAP),

@@ -30,6 +30,7 @@ __all__ = [
     "TrainedState",
     "derived",
     "device_bytes_of",
+    "is_state_elsewhere",
     "limit_bytes",
     "offloaded_shares",
     "planned_limit",
@@ -134,6 +135,11 @@ def offloaded_shares(sheet: FactSheet) -> dict[str, float]:
         "optimizer_state": optimizer,
     }
     return {kind: share for kind, share in shares.items() if share}
+
+
+def is_state_elsewhere(sheet: FactSheet) -> bool:
+    """Tell whether all of the optimizer's state is off the device already, by another system than this package."""
+    return offloaded_shares(sheet).get("optimizer_state", 0.0) >= 1
 
 
 def device_bytes_of(sheet: FactSheet, sizes: Mapping[str, int]) -> int:

@@ -55,8 +55,10 @@ def arithmetic_sections(arithmetic: OffloadArithmetic) -> tuple[ArithmeticSectio
         ArithmeticSection("memory tiers", tuple(_tier_lines(arithmetic.hardware))),
         ArithmeticSection("what training holds on one rank", tuple(_state_lines(arithmetic))),
         ArithmeticSection("what hides copies", tuple(_window_lines(arithmetic))),
-        ArithmeticSection("what can leave, in order", tuple(_ladder_lines(arithmetic))),
-        ArithmeticSection("what should leave", tuple(_choice_lines(arithmetic.choice))),
+        ArithmeticSection(
+            "what can leave, by what it frees for what it moves", tuple(_ladder_lines(arithmetic))
+        ),
+        ArithmeticSection("what should leave, by rates alone", tuple(_choice_lines(arithmetic.choice))),
     )
 
 

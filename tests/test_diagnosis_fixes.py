@@ -74,7 +74,7 @@ def test_hooks_are_a_finding_before_anything_is_measured() -> None:
     assert [each.finding for each in found.findings] == ["hooks copy on the compute stream"]
     assert "Found so far: hooks copy on the compute stream" in found.summary
     assert "pin_memory=True" in found.findings[0].fixes[0]
-    assert 'backend="offload"' in found.findings[0].fixes[1]
+    assert 'backend="offload"' in found.findings[0].fixes[2]
 
 
 def test_every_finding_has_a_fix_whatever_is_known() -> None:
@@ -147,9 +147,53 @@ def test_the_optimizer_s_state_on_the_host_has_a_price_of_its_own() -> None:
 
 def test_the_command_for_hooks_compares_with_the_step_without_offloading() -> None:
     (found,) = found_in(sheet_of({"slowdown": 3.0, "offload_mechanism": "activation_hooks"}))
-    (command,) = re.findall(r"offload bench .*", found.fixes[1])
+    (command,) = re.findall(r"offload bench .*", "\n".join(found.fixes))
     assert command_problem(command) is None
     assert "--peer save-on-cpu --baseline eager" in command
+    assert '"mode": "inductor"' in "\n".join(found.fixes)
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron-bridge", "fsdp2"])
+def test_hooks_under_another_system_are_replaced_by_nothing_that_this_back_end_compiles(
+    framework: str,
+) -> None:
+    facts: dict[str, Scalar] = {"offload_mechanism": "activation_hooks", "framework": framework}
+    (found,) = found_in(sheet_of({"slowdown": 3.0, **facts}))
+    assert any("checkpointing" in fix for fix in found.fixes)
+    assert not any("backend=" in fix or "offload bench" in fix for fix in found.fixes)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "fix"),
+    [
+        ("fsdp2", "OffloadPolicy() in place of CPUOffloadPolicy()"),
+        ("zero_offload", "without offload_optimizer and offload_param"),
+        ("megatron_layers", "model.cpu_offloading: false"),
+        ("offload_runtime", "torch.compile(model) without the policy"),
+    ],
+)
+def test_a_step_that_fits_without_offloading_is_told_so_and_nothing_is_to_be_checked(
+    mechanism: str, fix: str
+) -> None:
+    found = advice({"slowdown": 3.0, "offload_mechanism": mechanism, "fits": True})
+    assert f"It fits without offloading: {fix}" in found.summary.replace("offload_policy=", "").replace(
+        "zero_optimization ", ""
+    )
+    assert "In this order" not in found.summary
+
+
+def test_below_stage_3_deepspeed_moves_no_parameters_and_leaves_no_share() -> None:
+    facts: dict[str, Scalar] = {
+        **PROVEN,
+        "offload_mechanism": "zero_offload",
+        "zero_stage": 2,
+        "exposed_copy_fraction": 0.4,
+        "cpu_step_fraction": 0.6,
+    }
+    fixes = "\n".join(fix for found in found_in(sheet_of(facts)) for fix in found.fixes)
+    assert "offload_param" not in fixes
+    assert "fewer offloaded states" not in fixes
+    assert "ZeRO-3, under which a share of the state can stay on the GPU" in fixes
 
 
 def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:

@@ -25,7 +25,7 @@ from offload_runtime.export.fact_refusals import fact_refusals
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills
-from offload_runtime.state_facts import MIB, limit_bytes
+from offload_runtime.state_facts import MIB, is_state_elsewhere, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
 
 # Commands that speak of what this package's back end would do.
@@ -157,7 +157,8 @@ def _limits(gathered: Gathered, advice: Advice) -> list[str]:
 
 def _line(gathered: Gathered, *words: str) -> str:
     """Return a command with its first words, the model and hardware at hand, and its last words."""
-    line = ["offload", *words[:2], *gathered.model_arguments]
+    model = gathered.model_arguments if words[0] == "advise" else _model_arguments(gathered)
+    line = ["offload", *words[:2], *model]
     line += gathered.hardware_arguments
     line += _master_weights(gathered) if words[0] == "plan" else []
     if gathered.mode != "graph":
@@ -185,7 +186,7 @@ def _filled(line: str | None, gathered: Gathered, advice: Advice) -> str | None:
             # What was said of the model here goes before what the card says of any.
             after = re.sub(rf" {option} \S+", "", after)
         mode = "" if gathered.mode == "graph" or "--mode" in after else f" --mode {gathered.mode}"
-        line = f"{before}{shlex.join(gathered.model_arguments)}{after}{mode}"
+        line = f"{before}{shlex.join(_model_arguments(gathered))}{after}{mode}"
     if gathered.hardware is not None:
         line = line.replace("--hardware HARDWARE", shlex.join(gathered.hardware_arguments))
     if line.split()[1:3] == ["explain", "sac-default"] and advice.conclusion == "activations":
@@ -243,4 +244,14 @@ def _typed(value: Scalar) -> str:
 
 def _master_weights(gathered: Gathered) -> list[str]:
     """Return what tells `plan` of float32 master weights: a fact that no trace shows."""
-    return ["--master-weights"] if gathered.result.sheet.get("master_weights") is True else []
+    sheet = gathered.result.sheet
+    is_told = sheet.get("master_weights") is True and not is_state_elsewhere(sheet)
+    return ["--master-weights"] if is_told else []
+
+
+def _model_arguments(gathered: Gathered) -> list[str]:
+    """Return the arguments of the model for a plan: without an optimizer where another system keeps its state."""
+    arguments = list(gathered.model_arguments)
+    if is_state_elsewhere(gathered.result.sheet) and "--optimizer" in arguments:
+        arguments[arguments.index("--optimizer") + 1] = "none"
+    return arguments

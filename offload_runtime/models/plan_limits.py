@@ -52,7 +52,11 @@ def refuse_several_graphs(policy: CompiledPolicy, limits: Limits, num_graphs: in
 
 
 def refuse_optimizer_step(
-    policy: CompiledPolicy, limits: Limits, resident: ResidentBytes, optimizer: str
+    policy: CompiledPolicy,
+    limits: Limits,
+    resident: ResidentBytes,
+    optimizer: str,
+    capacity_bytes: int | None,
 ) -> None:
     """Raise RefusedError (PLN413) for a limit below what the optimizer's step takes: no fate of activations helps."""
     needed, limit = optimizer_step_bytes(resident, optimizer), limits.device_peak
@@ -71,14 +75,23 @@ def refuse_optimizer_step(
         f"no plan keeps to device_peak {format_size_short(limit)}: the step of {optimizer} alone takes "
         f"{format_size_short(needed)}: {held}"
     )
-    hint = (
-        f"set device_peak to {-(-needed // 2**20)}MiB or more, forward and backward may need more than that; "
-    )
-    if step_temporary_bytes(resident, optimizer):
-        fused = optimizer_step_bytes(resident, "adamw-fused")
-        hint += f"or train with AdamW(fused=True), --optimizer adamw-fused, whose step takes {format_size_short(fused)}"
-    else:
-        hint += "or choose another --optimizer"
+    cures = []
+    if capacity_bytes is None or needed <= capacity_bytes:
+        cures.append(
+            f"set device_peak to {-(-needed // 2**20)}MiB or more, forward and backward may need more than that"
+        )
+    fused = optimizer_step_bytes(resident, "adamw-fused")
+    if step_temporary_bytes(resident, optimizer) and (capacity_bytes is None or fused <= capacity_bytes):
+        cures.append(
+            "train with AdamW(fused=True), --optimizer adamw-fused, whose step takes "
+            f"{format_size_short(fused)}"
+        )
+    if not cures and capacity_bytes is not None:
+        cures.append(
+            f"that is more than the device's {format_size_short(capacity_bytes)}: keep state elsewhere or share it "
+            "among ranks, which offload advise counts; or choose another --optimizer"
+        )
+    hint = "; or ".join(cures)
     path = "limits.device_peak"
     raise RefusedError(Diagnostic.at(policy.policy.span_of(path), "PLN413", message, path=path, hint=hint))
 

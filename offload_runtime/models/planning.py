@@ -154,7 +154,7 @@ def plan(
     refuse_unsupported(compiled.policy, joint.mode, profile)
     resident = _resident(joint, profile)
     limits = limits_in_bytes(compiled, profile)
-    refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer)
+    refuse_optimizer_step(compiled, limits, resident, joint.model.optimizer, profile.device_memory_bytes)
     planned = plan_graphs(
         joint, compiled, variant="policy", limits=limits, hardware=profile, resident=resident
     )
@@ -206,7 +206,7 @@ def plan_policy(baseline: Baseline, policy: CompiledPolicy) -> PlanResult:
     traced, hardware = baseline.traced, baseline.hardware
     limits = limits_in_bytes(policy, hardware)
     refuse_several_graphs(policy, limits, len(traced.graphs))
-    refuse_optimizer_step(policy, limits, baseline.resident, baseline.optimizer)
+    refuse_optimizer_step(policy, limits, baseline.resident, baseline.optimizer, hardware.device_memory_bytes)
     planned = plan_graphs(
         traced,
         policy,

@@ -197,7 +197,7 @@ def _numbers(result: ApplyResult) -> str:
 
 def _movement(result: ApplyResult) -> str:
     if not result.planned_bytes and not result.moved_bytes:
-        return "nothing was offloaded"
+        return "nothing was offloaded, so that no transfer was tried"
     moved = f"{format_size_short(result.moved_bytes)} offloaded a step"
     if result.moved_bytes != result.planned_bytes:
         moved += f" where {format_size_short(result.planned_bytes)} were planned"

@@ -198,13 +198,20 @@ def _compiled(model: ModelUnderTest, plan: TrainingPlan, options: dict[str, Any]
         return torch.compile(model.module)
     state = StateBytes.of(model)
     if plan.variant != "baseline":
+        profile = plan.hardware or profile_of_device(model.device)
         resident = resident_bytes(
             state,
             model.optimizer,
-            plan.hardware or profile_of_device(model.device),
+            profile,
             gradient_accumulation_steps=model.gradient_accumulation_steps,
         )
-        refuse_optimizer_step(plan.policy, plan.policy.policy.limits, resident, model.optimizer)
+        refuse_optimizer_step(
+            plan.policy,
+            plan.policy.policy.limits,
+            resident,
+            model.optimizer,
+            None if profile is None else profile.device_memory_bytes,
+        )
     options.update(
         # What the policy expects is judged on the whole comparison, so that its numbers are shown, too.
         policy=replace(plan.policy, policy=replace(plan.policy.policy, expect=None)),

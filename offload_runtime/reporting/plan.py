@@ -49,7 +49,7 @@ def _verify_line(result: PlanResult) -> str:
     """Say where a plan is verified, and what of it cannot be compared there."""
     if not result.policy.fits:
         return ""
-    line = f"to verify: offload apply, on a machine with the device of {result.hardware}"
+    line = f"to verify: offload apply on the device of {result.hardware}; on another leave --hardware out"
     if not result.baseline.fits:
         line += (
             "; the step does not fit there without the policy, so that no times are compared, and numbers at as many "

@@ -16,7 +16,7 @@ NUM_LOSS_ROWS = 6
 NUM_STALL_ROWS = 5
 SIMULATED = (
     "without an accelerator the simulated engine ran: times are not measured, and its peaks are of the tensors of the "
-    "graph, before anything is fused"
+    "graph that a CPU runs, before anything is fused"
 )
 _JUDGED = "; limits are judged by what is predicted"
 

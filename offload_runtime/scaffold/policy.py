@@ -80,8 +80,10 @@ def _lines(wishes: PolicyWishes, base: Policy | None, file: str | None) -> Itera
     shown = file or "policy.yaml"
     yield "# What happens to the tensors that forward saves for backward: save, recompute or offload."
     yield f"# Check it: offload validate {shown}"
-    hardware = " --hardware h200-pcie5" if planned else ""
-    yield f"# See it:   offload explain {shown} --model builtin:llama-tiny{hardware}"
+    if planned:  # a small model lies below its limits, where there is nothing to see
+        yield f"# See it:   offload plan {shown} --model MODEL --hardware HARDWARE --mode inductor"
+    else:
+        yield f"# See it:   offload explain {shown} --model builtin:llama-tiny"
     yield "apiVersion: offload/v1"
     yield "kind: Policy"
     yield f"name: {_scalar(wishes.name)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -345,6 +346,20 @@ def test_a_plan_that_is_suggested_counts_the_master_weights_that_were_given(offl
     assert {line: command_problem(line) for line in lines} == dict.fromkeys(lines)
     plain = json.loads(offload(*words, *given[:4], "--format", "json").stdout)["next"]
     assert plain == [line.replace(" --master-weights", "") for line in lines]
+
+
+def test_state_that_another_system_keeps_is_planned_without_and_not_added_up(offload: Offload) -> None:
+    words = ("advise", "--model", "builtin:llama-tiny", "--layers", "1", "--hardware", "h100-pcie5")
+    given = facts("out_of_memory=true", "compiled=true", "master_weights=true", "optimizer_offload=true")
+    answer = json.loads(offload(*words, "--optimizer", "adamw", *given, "--format", "json").stdout)
+    plans = [line for line in answer["next"] if line.startswith("offload plan")]
+    assert plans
+    assert all("--optimizer none" in line and "--master-weights" not in line for line in plans)
+    lines = {line["label"]: line for section in answer["data"]["arithmetic"] for line in section["lines"]}
+    assert re.fullmatch(
+        r"[\d.]+ MiB parameters \+ [\d.]+ MiB gradients, less what is offloaded already of optimizer state",
+        lines["resident"]["expression"],
+    )
 
 
 def test_no_plan_is_suggested_where_none_lowers_the_peak(offload: Offload) -> None:

@@ -209,6 +209,22 @@ def test_a_target_below_the_optimizers_step_is_refused_with_its_parts() -> None:
         assert part in message
 
 
+@pytest.mark.parametrize(("memory_mib", "cures"), [(4096, True), (70, False)])
+def test_a_cure_for_the_optimizers_step_is_one_that_the_device_has_room_for(
+    memory_mib: int, cures: bool
+) -> None:
+    target = WORKSPACE + 4 * PARAMETER_BYTES
+    small = hardware(device_memory=(memory_mib, "MiB"))
+    with pytest.raises(RefusedError) as caught:
+        plan_policy(
+            baseline(optimizer="adamw", profile=small),
+            policy(select="planned", action="auto", limits={"device_peak": f"{target}B"}),
+        )
+    hint = caught.value.diagnostics[0].hint or ""
+    assert ("set device_peak to" in hint) is cures
+    assert ("more than the device's" in hint) is not cures
+
+
 def test_a_step_that_exceeds_the_device_does_not_fit() -> None:
     small = hardware(device_memory=(100, "MiB"))
     result = plan_policy(baseline(profile=small), policy(keep_last=0, defer=0))

@@ -28,8 +28,8 @@ def test_the_text_begins_with_the_verdict_and_has_a_table_for_each_question() ->
         "memory tiers",
         "what training holds on one rank",
         "what hides copies",
-        "what can leave, in order",
-        "what should leave",
+        "what can leave, by what it frees for what it moves",
+        "what should leave, by rates alone",
     ]
 
 
