@@ -10,7 +10,7 @@ import click
 
 from offload_runtime.card import CARD_FILE
 from offload_runtime.cli.given_facts import fact_option, given_facts
-from offload_runtime.cli.options import EXAMPLE_HARDWARE, format_option, set_option, setting_option
+from offload_runtime.cli.options import format_option, set_option, setting_option
 from offload_runtime.cli.outcome import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, Outcome
 from offload_runtime.cli.paths import files_named
 from offload_runtime.errors import Diagnostic, UsageError
@@ -121,8 +121,20 @@ def _after_policy(file: str, target: str | None, given: _Given) -> tuple[str, ..
     has_activations = policy is not None and policy.activations is not None
     if target not in EXPORT_TARGETS and has_activations:
         assert policy is not None
-        hardware = [] if policy.clause_by_time is None else ["--hardware", EXAMPLE_HARDWARE]
-        words = ["offload", "explain", file, "--model", "builtin:llama-tiny", *hardware]
+        words = ["offload", "explain", file, "--model", "builtin:llama-tiny"]
+        if policy.clause_by_time is not None:
+            # A small model lies below the limits of a policy that plans by time.
+            words = [
+                "offload",
+                "plan",
+                file,
+                "--model",
+                "MODEL",
+                "--hardware",
+                "HARDWARE",
+                "--mode",
+                "inductor",
+            ]
         return (shlex.join([*words, *given.words("--set")]),)
     systems: tuple[str, ...] = ()
     if target is not None and target in EXPORT_TARGETS:
