@@ -199,6 +199,8 @@ def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
         names.append("offload_mechanism")
     possible = mechanisms_possible(sheet.values) or (MECHANISMS["zero_offload"],)
     names += [name for mechanism in possible for name in mechanism.asks]
+    # Where it fits without, it is taken off.
+    names += ["fits"] if sheet.get("out_of_memory") is not True else []
     is_off = sheet.get("optimizer_offload") is False
     return tuple(
         dict.fromkeys(

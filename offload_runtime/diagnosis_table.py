@@ -189,7 +189,7 @@ _LOW_GENERATION = AnyOf(
 _BIND = "start with deepspeed --bind_cores_to_rank"
 _PIN_ZERO = (
     Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
-    Fix("zero_optimization.offload_param.pin_memory: true", unless=_NO_PARAMETERS),
+    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((_NO_PARAMETERS, _BELOW_STAGE_3))),
 )
 
 _TAKEN_OFF: Mapping[str, tuple[str | Fix, ...]] = {
@@ -316,6 +316,22 @@ FINDINGS = (
             ),
         ),
         _LESS,
+    ),
+    Finding(
+        "the optimizer's step on the CPU is long, and the host's cores are idle",
+        AllOf((Comparison("cpu_step_fraction", "ge", LARGE), Comparison("host_cpu_fraction", "lt", LARGE))),
+        (
+            "OMP_NUM_THREADS: the cores of a node over its ranks; torchrun sets 1 where nobody set it",
+            Fix(
+                "AdamW(fused=True), which the optimizer's step on the CPU has as well",
+                when=_STATE_LEAVES_WHOLE,
+            ),
+        ),
+        {
+            "nvme": (
+                "look at what fills the step before cores are blamed: it holds the disk's reads and writes",
+            )
+        },
     ),
     Finding(
         "the optimizer's step on the CPU is long",

@@ -212,3 +212,17 @@ def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:
     assert len(keys) > 8
     assert keys <= known
     assert "offload_policy" in known
+
+
+def test_a_long_step_of_the_optimizer_on_idle_cores_is_not_a_matter_of_more_cores_first() -> None:
+    facts: dict[str, Scalar] = {
+        "offload_mechanism": "fsdp2",
+        "cpu_step_fraction": 0.6,
+        "host_cpu_fraction": 0.06,
+    }
+    idle, long = (found.fixes for found in found_in(sheet_of({**PROVEN, **facts})))
+    assert idle[0].startswith("OMP_NUM_THREADS")
+    assert "fused=True" in idle[1]
+    assert "more cores for each rank" in long
+    (busy,) = found_in(sheet_of({**PROVEN, **facts, "host_cpu_fraction": 0.6}))
+    assert not any("OMP_NUM_THREADS" in fix for fix in busy.fixes)

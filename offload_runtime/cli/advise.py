@@ -229,8 +229,9 @@ def _as_options(facts: Mapping[str, Scalar]) -> str:
 
 
 def _measured_again(gathered: Gathered) -> str:
-    """Return the command that takes a new measurement of the same run, a pair; what was measured before is left out."""
-    known = {**_of_the_run(gathered), "paired_baseline": True, "warm_steps_only": True}
+    """Return the command that takes a new measurement, a pair: without what was measured before, or a fix changes."""
+    stays = {name: value for name, value in _of_the_run(gathered).items() if name == "framework"}
+    known = {**stays, "paired_baseline": True, "warm_steps_only": True}
     mechanism = gathered.result.sheet.get("offload_mechanism")
     if mechanism is not None:
         known = {"offload_mechanism": mechanism, **known}
