@@ -40,7 +40,8 @@ def parse_size(text: str) -> int:
     whole, fraction, unit = match.groups()
     num_bytes = Fraction(whole + (fraction or "")) * UNIT_BYTES[unit]
     if num_bytes.denominator != 1:
-        raise ValueError(f"{text!r} is not a whole number of bytes; use a smaller unit")
+        smaller = f", such as {int(num_bytes) >> 20}MiB" if num_bytes >= 1 << 20 else ""
+        raise ValueError(f"{text!r} is not a whole number of bytes; use a smaller unit{smaller}")
     return int(num_bytes)
 
 

@@ -31,13 +31,13 @@ EXAMPLE_HARDWARE = "h200-pcie5"
 """Profile in commands that are suggested where some profile is needed and none was named."""
 DEVICES = ("auto", "cpu", "cuda")
 _OF_PROFILE = (
-    "Memory of the device instead of the profile's, such as 79.1GiB, as CUDA reports of an H100 of 80 GB; GB are 10^9 "
-    "bytes: 80GB is 74.5GiB."
+    "Memory of the device instead of the profile's, such as 80998MiB (79.1 GiB), as CUDA reports of an H100 of "
+    "80 GB; GB are 10^9 bytes: 80GB is 74.5GiB."
 )
 _OF_PROCESS = (
-    "Memory that this process may allocate on a CUDA device, and of the profile, such as 79.1GiB, as CUDA reports of "
-    "an H100 of 80 GB (GB are 10^9 bytes: 80GB is 74.5GiB): runs as on a device of that size. Without CUDA it stands "
-    "in the profile alone."
+    "Memory that this process may allocate on a CUDA device, and of the profile, such as 80998MiB (79.1 GiB), as CUDA "
+    "reports of an H100 of 80 GB (GB are 10^9 bytes: 80GB is 74.5GiB): runs as on a device of that size. Without "
+    "CUDA it stands in the profile alone."
 )
 
 

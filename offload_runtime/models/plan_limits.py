@@ -66,7 +66,9 @@ def refuse_optimizer_step(
         "parameters": resident.parameters + resident.buffers,
         "gradients": resident.gradients,
         "float32 master weights": resident.master_weights,
-        "optimizer state": resident.optimizer_state - resident.master_weights,
+        ("moments" if resident.master_weights else "optimizer state"): (
+            resident.optimizer_state - resident.master_weights
+        ),
         "temporaries of the step": step_temporary_bytes(resident, optimizer),
         "batch and workspace": resident.batch + resident.workspace,
     }

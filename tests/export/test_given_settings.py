@@ -179,7 +179,6 @@ MODULES = "model.offload_modules="
         ),
         (("model.virtual_pipeline_model_parallel_size=2",), set()),
     ],
-    ids=str,
 )
 def test_conditions_of_the_target_can_be_set_and_are_checked(
     given: tuple[str, ...], broken: set[str]
