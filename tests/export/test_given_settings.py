@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offload_runtime.export.exporter import Export, export_policy
-from tests.export.policies import policy
+from tests.export.policies import first_layers, policy
 
 STATE = policy(optimizer_state={"offload_fraction": 0.5, "overlap": True})
 FINE = "model.fine_grained_activation_offloading=true"
@@ -365,3 +365,25 @@ def test_a_setting_of_deepspeed_is_held_against_the_fact_that_says_the_same(
     whole = policy(optimizer_state={"offload_fraction": 1.0})
     found = export_policy(whole, "deepspeed", facts=facts, settings=given)
     assert {f.message.partition("[")[2].partition("]")[0] for f in found.refusals} == broken
+
+
+@pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        (("model.cuda_graph_impl=local", "model.recompute_granularity=selective"), True),
+        (("model.cuda_graph_impl=local",), False),
+        (("model.recompute_granularity=selective",), False),
+    ],
+)
+def test_local_graphs_with_recomputation_are_said_to_end_in_the_bridge(
+    given: tuple[str, ...], is_said: bool
+) -> None:
+    assert ("Cudagraphs not supported" in notes(export(*given))) is is_said
+
+
+def test_offload_by_layer_of_other_layers_than_transformer_engines_is_said_to_be_unknown() -> None:
+    facts = {"pipeline_parallel": 1, "num_layers": 32}
+    found = export_policy(
+        first_layers(), "megatron-bridge", facts=facts, settings=("model.transformer_impl=local",)
+    )
+    assert "CPU Offloading is enabled when TE is not present" in notes(found)
