@@ -41,7 +41,8 @@ __all__ = [
 ]
 
 DIAGNOSIS_CARD = "diagnose-offload-overhead"
-_MEASURED = ("paired_baseline", "warm_steps_only")
+_MEASURED_AS = {"paired_baseline": "in a pair", "warm_steps_only": "warm"}
+_MEASURED = tuple(_MEASURED_AS)
 PRICE_CARD = "offload-optimizer-state"
 # What a plan was asked for, and what a probe says of a link that may be idle: of the run that is slow they are known
 # where they are given.
@@ -103,6 +104,8 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
         parts.append(f"Found{so_far}: {'; '.join(f'{each.finding} ({each.because})' for each in found)}.")
         if todo and slowdown is None:
             parts.append(f"First fix: {found[0].fixes[0]}.")
+    if slowdown is not None and sheet.get("fits") is None and sheet.get("out_of_memory") is not True:
+        parts.append("Does it fit without offloading (fits)? Then take it off.")
     price = _price(sheet)
     if price is not None:
         parts.append(price)
@@ -214,6 +217,13 @@ def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
 def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
     """Say that what was measured is no slowdown to diagnose, as far as it was measured well."""
     open_ones = tuple(name for name in _MEASURED if sheet.get(name) is not True)
+    wrong = " and ".join(_MEASURED_AS[name] for name in open_ones if sheet.get(name) is False)
+    if wrong and slowdown < NORMAL:
+        summary = (
+            f"The ratio of {slowdown:.4g} does not count yet: it was not measured {wrong}. Measure it so, and give it "
+            "again."
+        )
+        return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
     measured = f"a step takes {slowdown:.4g} times as long as without offloading"
     if slowdown < 1 / NORMAL:
         summary = f"The step is faster with offloading: {measured}."

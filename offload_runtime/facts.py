@@ -164,7 +164,7 @@ _MODEL = _rows(
     ),
     ("window_bytes", "integer", BYTES, "What can leave before the peak while compute hides it.", "12GiB"),
     ("step_ms", "number", "ms", "Forward and backward without a policy.", 702.0),
-    ("fits", "boolean", None, "The peak without a policy fits the device.", False),
+    ("fits", "boolean", None, "The step fits the device without offloading anything.", False),
     ("resident_fits", "boolean", None, "What is resident, without activations, fits the device.", True),
     (
         "floor_fits",

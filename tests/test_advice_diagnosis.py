@@ -360,3 +360,24 @@ def test_a_long_step_on_the_cpu_is_a_reason_by_itself(card: Card) -> None:
     found = verdict(card, {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1})
     assert found.applies is True
     assert any("no setting of the link helps" in interaction.text for interaction in found.interactions)
+
+
+@pytest.mark.parametrize(
+    ("facts", "wrong"),
+    [
+        ({"warm_steps_only": False, "paired_baseline": True}, "warm"),
+        ({"paired_baseline": False}, "in a pair"),
+        ({"paired_baseline": False, "warm_steps_only": False}, "in a pair and warm"),
+    ],
+)
+def test_a_ratio_that_was_measured_badly_says_nothing(facts: dict[str, Scalar], wrong: str) -> None:
+    found = advice({"slowdown": 1.03, "offload_mechanism": "zero_offload", **facts})
+    assert found.summary.startswith(f"The ratio of 1.03 does not count yet: it was not measured {wrong}.")
+    assert "Look elsewhere" not in found.summary
+
+
+def test_whether_it_fits_without_is_asked_in_the_headline_until_it_is_known() -> None:
+    question = "Does it fit without offloading (fits)?"
+    assert question in advice(SLOW).summary
+    assert question not in advice({**SLOW, "fits": False}).summary
+    assert question not in advice({**SLOW, "out_of_memory": True}).summary

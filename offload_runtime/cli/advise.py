@@ -28,6 +28,18 @@ from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import MIB, is_state_elsewhere, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
 
+# Facts that the fixes of a slow run change: what a run has of them after one is to be said again.
+_CHANGED_BY_FIXES = (
+    "budget_bytes",
+    "defer",
+    "mode",
+    "num_offloaded_layers",
+    "offload_device",
+    "offload_fraction",
+    "offload_overlap",
+    "parameter_offload",
+    "prefetch",
+)
 # Commands that speak of what this package's back end would do.
 _THIS_BACK_END = ("apply", "bench", "explain", "plan")
 
@@ -230,7 +242,7 @@ def _as_options(facts: Mapping[str, Scalar]) -> str:
 
 def _measured_again(gathered: Gathered) -> str:
     """Return the command that takes a new measurement, a pair: without what was measured before, or a fix changes."""
-    stays = {name: value for name, value in _of_the_run(gathered).items() if name == "framework"}
+    stays = {name: value for name, value in _of_the_run(gathered).items() if name not in _CHANGED_BY_FIXES}
     known = {**stays, "paired_baseline": True, "warm_steps_only": True}
     mechanism = gathered.result.sheet.get("offload_mechanism")
     if mechanism is not None:
