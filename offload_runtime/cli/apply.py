@@ -67,7 +67,8 @@ def command(
     times from the same seed: without a policy, with it, and with each of its offloads replaced by a save.
     The last two must agree bitwise; the first gives the memory and the time to compare with. What a hardware
     profile predicts stands beside what was measured. Without an accelerator the simulated engine runs:
-    numbers are real, peaks simulated, times not measured.
+    numbers are real, peaks simulated, times not measured. Where the device has no room for a run without offloads,
+    no times are compared, and numbers at as many layers as fit.
 
     The step time is the median without the first three steps (fewer where --steps is below six), which compile and
     pin memory. `offload bench` leaves out --warmup steps, and measures in turns.

@@ -65,7 +65,10 @@ def _run_table(result: ApplyResult) -> str:
         _change(baseline.peak_device_bytes if baseline.fits else None, policy.peak_device_bytes),
     ]
     times = [_time(baseline), _time(policy), _change(baseline.step_ms, policy.step_ms)]
-    rows = [["peak device memory", *peaks], *_predicted_peaks(predicted)]
+    # What the simulated engine holds is no device's memory: beside a prediction for one it is called what it is.
+    is_of_cpu = result.engine == "simulated" and predicted.hardware is not None
+    held = "peak of the CPU's graph" if is_of_cpu else "peak device memory"
+    rows = [[held, *peaks], *_predicted_peaks(predicted)]
     rows += [["step time", *times], *_predicted_times(predicted)]
     table = render_table(columns, rows)
     if predicted.hardware is None:

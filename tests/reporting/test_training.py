@@ -183,3 +183,13 @@ def test_without_a_measurement_a_prediction_has_no_error(simulated: ApplyResult)
     assert "predicted | - | 76 MiB | -" in text
     assert "predicted | - | 710.0 ms | -" in text
     assert not [row for row in text if row.startswith("error")]
+
+
+def test_beside_a_prediction_the_simulated_peak_is_not_called_the_devices(simulated: ApplyResult) -> None:
+    assert "peak device memory" in render_training(simulated)
+    beside = dataclasses.replace(
+        simulated, predicted=PredictedRuns("h200-pcie5", Prediction(1 << 30), Prediction(1 << 29))
+    )
+    text = render_training(beside)
+    assert "peak of the CPU's graph" in text
+    assert "limits are judged by what is predicted" in text
