@@ -12,6 +12,7 @@ from types import MappingProxyType
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.state_facts import (
     TrainedState,
+    is_state_elsewhere,
     limit_bytes,
     offloaded_shares,
     planned_limit,
@@ -145,7 +146,8 @@ def _step_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
     if saved is not None:
         yield _size_line("saved for backward", "all activations", saved, sheet.origin("activation_bytes"))
     if peak is not None:
-        where = "" if estimate is None else f"in {estimate.peak_at}"
+        # Without the state that is elsewhere another place may be the peak.
+        where = "" if estimate is None or is_state_elsewhere(sheet) else f"in {estimate.peak_at}"
         yield _size_line("peak", where, peak, sheet.origin("peak_bytes"))
     if estimate is not None and estimate.step_bytes:
         parts = " + ".join(f"{format_size_short(p.num_bytes)} {p.what}" for p in estimate.step_parts)

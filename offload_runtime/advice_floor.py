@@ -130,19 +130,21 @@ def _fused_step(result: FactsResult) -> Iterator[_Cure]:
     yield _Cure(text, max(left, least or 0))
 
 
-def _beside(result: FactsResult, freed_bytes: int) -> str:
-    """Say what becomes of the peak when ``freed_bytes`` of state are gone, and whether activations have to go, too."""
-    sheet, peak, capacity = (
-        result.sheet,
-        result.sheet.size("peak_bytes"),
-        result.sheet.size("gpu_total_bytes"),
-    )
+def _beside(result: FactsResult, freed_bytes: int, step_bytes: int = 0) -> str:
+    """Say what becomes of the peak when ``freed_bytes`` of state are gone, and whether activations have to go, too.
+
+    The optimizer's step then takes ``step_bytes`` of the device: 0 where it goes with the state.
+    """
+    sheet, estimate, capacity = result.sheet, result.estimate, result.sheet.size("gpu_total_bytes")
+    peak = None if estimate is None else estimate.backward_peak_bytes
+    peak = sheet.size("peak_bytes") if peak is None else peak
     if peak is None:
         return "activations come on top"
-    after = format_size_short(max(0, peak - freed_bytes))
+    left = max(0, peak - freed_bytes, step_bytes)
+    after = format_size_short(left)
     if capacity is None:
         return f"the peak is then {after}"
-    if peak - freed_bytes <= capacity:
+    if left <= capacity:
         return f"the peak is then {after}, which fits: activations can stay"
     by = carried_out_by("activations", sheet, _BY_THE_LOOP)
     return (
@@ -188,7 +190,9 @@ def _shared_further(result: FactsResult, sizes: Mapping[str, int]) -> _Cure | No
         while whole > num_ranks * limit:
             num_ranks *= 2
     each = -(-whole // num_ranks)
-    hold = f"{num_ranks} ranks hold {format_size_short(each)} each; {_beside(result, sum(sizes.values()) - each)}"
+    temporaries = 0 if result.estimate is None else result.estimate.step_temporary_bytes
+    beside = _beside(result, sum(sizes.values()) - each, each + temporaries // num_ranks)
+    hold = f"{num_ranks} ranks hold {format_size_short(each)} each; {beside}"
     if kind == "full" and num_now > 1:
         return _Cure(f"share the state among more ranks than {num_now}: {hold}", each)
     return _Cure(f"share the state among ranks (ZeRO-3, FSDP2): {hold}", each)

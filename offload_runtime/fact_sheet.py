@@ -129,7 +129,8 @@ class ModelEstimate:
     ``step_bytes`` is the device memory of the optimizer's step, when activations are gone, made up of ``step_parts``,
     of which ``step_temporary_bytes`` are allocated and freed by it. ``peak_at`` says where the peak without a policy
     sits. ``floor_parts`` are alive at the floor: empty where that is the optimizer's step, or was not looked for.
-    ``least_backward_bytes`` is the least peak of forward and backward alone; None where it was not looked for.
+    ``backward_peak_bytes`` is the peak of forward and backward without a policy, and ``least_backward_bytes`` the least
+    that a policy brings it to; None where it was not looked for.
     """
 
     hardware: str
@@ -139,6 +140,7 @@ class ModelEstimate:
     floor_parts: tuple[MemoryPart, ...]
     window_ms: float
     step_temporary_bytes: int = 0
+    backward_peak_bytes: int | None = None
     least_backward_bytes: int | None = None
 
 

@@ -226,6 +226,17 @@ def test_beside_state_that_leaves_it_is_said_whether_activations_have_to_go(
     assert ("activations" in shared) is True
 
 
+def test_a_peak_in_the_optimizers_step_goes_with_the_step_and_is_shared_with_it() -> None:
+    # Backward alone peaks at 110 GiB; the step holds 120 GiB of state and 58 GiB of temporaries.
+    estimate = replace(estimate_of(178), step_temporary_bytes=58 * GIB, backward_peak_bytes=110 * GIB)
+    found = advice({**EIGHT_BILLION, "master_weights": True, "peak_bytes": 178 * GIB}, estimate)
+    (offloaded,) = (text for text in found.cures.enough if text.startswith("offload the optimizer's state"))
+    assert "the peak is then 20.3 GiB, which fits" in offloaded
+    (shared,) = (text for text in found.cures.enough if text.startswith("share the state"))
+    # Half of state and temporaries, 59.8 and 29 GiB, are more than what backward then holds.
+    assert "the peak is then 88.8 GiB, still more than 80 GiB" in shared
+
+
 def test_the_parts_of_a_floor_that_was_given_add_up() -> None:
     found = advice({**EIGHT_BILLION, "master_weights": False, "floor_bytes": 90 * GIB})
     assert found.refusal is not None

@@ -236,6 +236,7 @@ def _peaks(asked: _Asked, sheet: FactSheet, baseline: Baseline) -> tuple[ModelEs
         floor_parts=floor_parts,
         window_ms=baseline.window.duration_ms,
         step_temporary_bytes=temporaries,
+        backward_peak_bytes=simulated_peak,
         least_backward_bytes=least,
     )
     return estimate, sheet
