@@ -111,11 +111,13 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
         parts.append(price)
     if _is_unnamed(sheet):
         parts.append("Name what offloads (offload_mechanism): the fixes hang on it.")
-    if todo:
-        parts.append(f"In this order: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
-    elif found:
+    only_if_used = bool(found) and not any(_is_sure(check, sheet) for check in todo)
+    if found and (not todo or only_if_used):
         parts.append(f"Apply the first fix, {found[0].fixes[0]}; then measure the pair again.")
-    else:
+    if todo:
+        order = "Open still" if only_if_used else "In this order"
+        parts.append(f"{order}: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
+    elif not found:
         parts.append(_NEXT.format(_THREE_SIDES if _may_move_two(sheet) else ""))
     return Diagnosis("diagnose", " ".join(parts), missing, found)
 
@@ -314,9 +316,13 @@ def _moves_activations_alone(sheet: FactSheet) -> bool:
     return bool(possible) and all(mechanism.moves_activations_alone for mechanism in possible)
 
 
+def _is_sure(check: Check, sheet: FactSheet) -> bool:
+    """Tell whether the check is one of this run, and not only of what it may use."""
+    return check.only_for is None or evaluate(check.only_for, sheet.values) is True
+
+
 def _in_words(check: Check, sheet: FactSheet) -> str:
-    is_sure = check.only_for is None or evaluate(check.only_for, sheet.values) is True
-    name = check.name if is_sure else f"{check.name}, if one is used"
+    name = check.name if _is_sure(check, sheet) else f"{check.name}, if one is used"
     unknown = [fact for fact in check.facts if sheet.get(fact) is None]
     return f"{name} ({', '.join(unknown)} open)" if 0 < len(unknown) < len(check.facts) else name
 

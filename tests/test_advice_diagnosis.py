@@ -381,3 +381,10 @@ def test_whether_it_fits_without_is_asked_in_the_headline_until_it_is_known() ->
     assert question in advice(SLOW).summary
     assert question not in advice({**SLOW, "fits": False}).summary
     assert question not in advice({**SLOW, "out_of_memory": True}).summary
+
+
+def test_where_only_a_disk_is_open_that_may_not_be_used_the_first_fix_is_applied() -> None:
+    checked = {name: value for name, value in CLEAN.items() if name != "offload_device"}
+    found = advice({**checked, "exposed_copy_fraction": 0.4, "framework": "deepspeed"})
+    assert "Apply the first fix, " in found.summary
+    assert found.summary.endswith("Open still: the disk by itself, if one is used.")

@@ -109,7 +109,9 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
     if advice.conclusion == "diagnose":
-        if sheet.get("optimizer_offload") is True:
+        if any(card.card.name == PRICE_CARD and card.applies is not False for card in cards) and (
+            sheet.get("optimizer_offload") is True
+        ):
             yield f"offload skills show {PRICE_CARD}"
         return  # whatever else applies would offload more
     if _asks_of_graphs(gathered, advice):
