@@ -9,7 +9,7 @@ from offload_runtime.export.fact_refusals import fact_refusals
 from offload_runtime.export.target import TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet
-from offload_runtime.predicates import evaluate
+from offload_runtime.predicates import comparisons, evaluate
 
 __all__ = ["OWN_MECHANISM", "carried_out_by", "refusal_summary", "refused_by_system", "system_summary"]
 
@@ -28,6 +28,8 @@ def system_summary(sheet: FactSheet) -> str | None:
     others = [
         mechanism for mechanism in known.mechanisms if mechanism not in is_on and mechanism.part_of is None
     ]
+    # What the run has on and cannot have stands in the way of nothing: it has to go.
+    sheet = _without_impossible(is_on, sheet)
     chosen = {mechanism.name for mechanism in is_on if mechanism.part_of is None}
     is_on = [mechanism for mechanism in is_on if mechanism.part_of not in chosen]
     refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
@@ -41,6 +43,17 @@ def system_summary(sheet: FactSheet) -> str | None:
     if refused:
         summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
     return f"{summary}."
+
+
+def _without_impossible(is_on: Sequence[TargetMechanism], sheet: FactSheet) -> FactSheet:
+    """Return the facts as if the mechanisms that are on and cannot be were off."""
+    switches = {
+        each.fact: False
+        for mechanism in is_on
+        if mechanism.enabled_when is not None and _usable(mechanism, sheet) is False
+        for each in comparisons(mechanism.enabled_when)
+    }
+    return sheet.with_facts(switches, "given") if switches else sheet
 
 
 def refused_by_system(sheet: FactSheet) -> tuple[Diagnostic, ...]:

@@ -319,7 +319,7 @@ FINDINGS = (
     ),
     Finding(
         "the optimizer's step on the CPU is long, and the host's cores are idle",
-        AllOf((Comparison("cpu_step_fraction", "ge", LARGE), Comparison("host_cpu_fraction", "lt", LARGE))),
+        AllOf((Comparison("cpu_step_fraction", "ge", LARGE), Comparison("host_cpu_fraction", "le", LARGE))),
         (
             "OMP_NUM_THREADS: the cores of a node over its ranks; torchrun sets 1 where nobody set it",
             Fix(
@@ -409,7 +409,8 @@ FINDINGS = (
         "the GPU waits while its memory is free, the signature of offload stalls",
         _STALLS,
         (
-            "put back on the device what the free memory holds, then measure the pair again",
+            "put back on the device what the free memory holds, where a part can be put back; then measure the pair "
+            "again",
             Fix(
                 "the share of copies and that of the optimizer's step on the CPU say what is left to wait for",
                 unless=AnyOf((_ACTIVATIONS_ALONE, Comparison("cpu_step_fraction", "ge", 0))),

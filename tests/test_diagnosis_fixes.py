@@ -224,5 +224,19 @@ def test_a_long_step_of_the_optimizer_on_idle_cores_is_not_a_matter_of_more_core
     assert idle[0].startswith("OMP_NUM_THREADS")
     assert "fused=True" in idle[1]
     assert "more cores for each rank" in long
+    assert len(found_in(sheet_of({**PROVEN, **facts, "host_cpu_fraction": 0.2}))) == 2
     (busy,) = found_in(sheet_of({**PROVEN, **facts, "host_cpu_fraction": 0.6}))
     assert not any("OMP_NUM_THREADS" in fix for fix in busy.fixes)
+
+
+@pytest.mark.parametrize(("stage", "asks"), [(2, False), (3, True)])
+def test_the_share_that_is_offloaded_is_asked_for_where_there_is_one(stage: int, asks: bool) -> None:
+    facts: dict[str, Scalar] = {
+        "slowdown": 3.0,
+        "offload_mechanism": "zero_offload",
+        "zero_stage": stage,
+        "optimizer_offload": True,
+    }
+    found = advice(facts)
+    assert ("offload_fraction" in found.missing) is asks
+    assert ("at offload_fraction 1" in found.summary) is not asks
