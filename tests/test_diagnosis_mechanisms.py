@@ -158,7 +158,10 @@ def test_the_mode_that_a_plan_was_asked_for_is_not_that_of_the_run() -> None:
             {"budget_bytes": 8 * GIB, "window_bytes": 12 * GIB, "is_moe": True, "defer": 8},
             "schedule.defer: 1",
         ),
-        ({"budget_bytes": 20 * GIB, "window_bytes": 12 * GIB, "fits": True}, "take the offloading off"),
+        (
+            {"budget_bytes": 20 * GIB, "window_bytes": 12 * GIB, "fits": True},
+            "torch.compile(model) without the policy",
+        ),
     ],
     ids=str,
 )

@@ -213,8 +213,8 @@ CODES = (
         " run at all. With weights that are sharded or replaced nothing is said.",
         "Look for the graph breaks around these modules with TORCH_LOGS=graph_breaks.",
         message_example=(
-            "no captured graph reads 6 of 10 parameters, those of layers.0, layers.1, layers.2: these modules "
-            "ran outside of them, and nothing they save is offloaded"
+            "no captured graph reads 6 of 10 parameters, layers.0.*, layers.1.*, layers.2.*: they were used outside of "
+            "them, and nothing that is saved there is offloaded"
         ),
     ),
     CodeEntry(
