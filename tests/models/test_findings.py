@@ -193,8 +193,8 @@ def test_a_result_with_an_error_fails_the_command_and_a_warning_does_not() -> No
                 bitwise_layers=12,
                 baseline=RunResult(False, None, None),
             ),
-            "Bitwise identical at 12 layers, the most that fit without offloading; nothing was offloaded, so that no transfer was tried; "
-            "trains where the baseline runs out of memory, at a peak of 75 MiB.",
+            "Bitwise identical at 12 layers, the most that fit without offloading; nothing was offloaded, so that no "
+            "transfer was tried; trains where the baseline runs out of memory, at a peak of 75 MiB.",
         ),
         (
             replace(
