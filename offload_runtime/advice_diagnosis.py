@@ -10,6 +10,7 @@ from typing import Literal
 
 from offload_runtime.diagnosis_rows import Check
 from offload_runtime.diagnosis_table import (
+    BELOW_STAGE_3,
     CHECKS,
     FINDINGS,
     FITS,
@@ -207,7 +208,7 @@ def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
     # Where it fits without, it is taken off.
     names += ["fits"] if sheet.get("out_of_memory") is not True else []
     # Nothing of the optimizer's state is off, or all of it: below ZeRO-3 there is no share.
-    is_off = sheet.get("optimizer_offload") is False or _is_below_stage_3(sheet)
+    is_off = sheet.get("optimizer_offload") is False or evaluate(BELOW_STAGE_3, sheet.values) is True
     return tuple(
         dict.fromkeys(
             name
@@ -251,11 +252,6 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
     return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
 
 
-def _is_below_stage_3(sheet: FactSheet) -> bool:
-    stage = sheet.number("zero_stage")
-    return stage is not None and stage < 3
-
-
 def _price(sheet: FactSheet) -> str | None:
     """Point to what optimizer offload costs where nothing is wrong; the numbers stand in its skill alone."""
     moving = [each for each in mechanisms_possible(sheet.values) if "optimizer_state" in each.moves]
@@ -264,7 +260,9 @@ def _price(sheet: FactSheet) -> str | None:
         return None
     if evaluate(PRICE_UNLESS, sheet.values) is True:
         return None
-    share = 1.0 if is_whole or _is_below_stage_3(sheet) else sheet.number("offload_fraction")
+    share = (
+        1.0 if is_whole or evaluate(BELOW_STAGE_3, sheet.values) is True else sheet.number("offload_fraction")
+    )
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
     prices = [price.text_for(sheet.values) for each in moving for price in PRICES.get(each.name, ())]
     less = "; ".join(price for price in prices if price is not None) or "lower the share if that is all it is"

@@ -11,6 +11,7 @@ from offload_runtime.diagnosis_rows import Check, Finding, Fix
 from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate
 
 __all__ = [
+    "BELOW_STAGE_3",
     "CHECKS",
     "FINDINGS",
     "FITS",
@@ -72,16 +73,17 @@ CHECKS = (
 )
 
 
-_BELOW_STAGE_3 = Comparison("zero_stage", "lt", 3)
+BELOW_STAGE_3 = Comparison("zero_stage", "lt", 3)
+"""DeepSpeed moves no parameters, and all of the optimizer's state or none of it."""
 _NO_PARAMETERS = Comparison("parameter_offload", "is", False)
 _NO_OPTIMIZER = Comparison("optimizer_offload", "is", False)
 _LOWER_RATIO = Fix(
     "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
-    unless=AnyOf((_NO_OPTIMIZER, _BELOW_STAGE_3)),
+    unless=AnyOf((_NO_OPTIMIZER, BELOW_STAGE_3)),
 )
 _PARAMETERS_BACK = Fix(
     "zero_optimization.offload_param.device: none, where memory is free",
-    unless=AnyOf((_NO_PARAMETERS, _BELOW_STAGE_3)),
+    unless=AnyOf((_NO_PARAMETERS, BELOW_STAGE_3)),
 )
 _LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER)
 _OVERLAP = Fix(
@@ -139,9 +141,9 @@ PRICES: Mapping[str, tuple[Fix, ...]] = {
     "zero_offload": (
         Fix(
             "lower the share if that is all it is (offload_optimizer.ratio, ZeRO-3 only)",
-            unless=_BELOW_STAGE_3,
+            unless=BELOW_STAGE_3,
         ),
-        Fix("no share of it can be set below ZeRO-3", when=_BELOW_STAGE_3),
+        Fix("no share of it can be set below ZeRO-3", when=BELOW_STAGE_3),
     ),
     "nvme": (Fix("host memory costs less than a disk"),),
     "fsdp1": (Fix("no share of it can be set there: it is less where fewer modules are offloaded"),),
@@ -189,7 +191,7 @@ _LOW_GENERATION = AnyOf(
 _BIND = "start with deepspeed --bind_cores_to_rank"
 _PIN_ZERO = (
     Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
-    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((_NO_PARAMETERS, _BELOW_STAGE_3))),
+    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((_NO_PARAMETERS, BELOW_STAGE_3))),
 )
 
 _TAKEN_OFF: Mapping[str, tuple[str | Fix, ...]] = {
@@ -337,7 +339,7 @@ FINDINGS = (
         "the optimizer's step on the CPU is long",
         Comparison("cpu_step_fraction", "ge", LARGE),
         (
-            Fix("fewer offloaded states", unless=AnyOf((_STATE_LEAVES_WHOLE, _BELOW_STAGE_3))),
+            Fix("fewer offloaded states", unless=AnyOf((_STATE_LEAVES_WHOLE, BELOW_STAGE_3))),
             "more cores for each rank",
             "more batches for each step of the optimizer (gradient accumulation)",
         ),
@@ -346,7 +348,7 @@ FINDINGS = (
                 _LOWER_RATIO,
                 Fix(
                     "ZeRO-3, under which a share of the state can stay on the GPU",
-                    when=_BELOW_STAGE_3,
+                    when=BELOW_STAGE_3,
                 ),
             ),
             "fsdp1": ("no share can be set: CPUOffload for fewer modules",),
