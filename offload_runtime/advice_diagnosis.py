@@ -8,16 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from offload_runtime.diagnosis_fixes import BELOW_STAGE_3, PRICE_UNLESS, PRICES
 from offload_runtime.diagnosis_rows import Check
 from offload_runtime.diagnosis_table import (
-    BELOW_STAGE_3,
     CHECKS,
     FINDINGS,
     FITS,
     NO_DISK,
     NORMAL,
-    PRICE_UNLESS,
-    PRICES,
     SIGNS,
     SLOW,
 )

@@ -5,20 +5,26 @@ Keys of other systems are those of the versions that `offload_runtime/targets_da
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from offload_runtime.diagnosis_fixes import (
+    BELOW_STAGE_3,
+    LARGE,
+    LESS,
+    LOWER_FRACTION,
+    LOWER_RATIO,
+    NO_OPTIMIZER,
+    NO_PARAMETERS,
+    OVERLAP,
+    TAKEN_OFF,
+)
 from offload_runtime.diagnosis_rows import Check, Finding, Fix
 from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate
 
 __all__ = [
-    "BELOW_STAGE_3",
     "CHECKS",
     "FINDINGS",
     "FITS",
     "NORMAL",
     "NO_DISK",
-    "PRICES",
-    "PRICE_UNLESS",
     "SIGNS",
     "SLOW",
 ]
@@ -26,13 +32,9 @@ __all__ = [
 NORMAL, SLOW = 1.05, 1.2
 """Below the first, offloading is no cause; from the second on a step is longer than offloading normally makes it."""
 
-LARGE = 0.2
 FULL = 0.02
-# From this share of the optimizer's state on, overlapping its copies was seen to help: skill offload-optimizer-state.
-_OVERLAP_FROM = 0.75
 # GB/s of reading that a local SSD reaches; the usual range begins here (references/measuring.md).
 _DISK_GBPS = 3
-_NUM_LAYERS_KNOWN = Comparison("num_offloaded_layers", "ge", 0)
 _OWN = Comparison("offload_mechanism", "is", "offload_runtime")
 _ACTIVATIONS_ALONE = Comparison(
     "offload_mechanism",
@@ -73,101 +75,6 @@ CHECKS = (
 )
 
 
-BELOW_STAGE_3 = Comparison("zero_stage", "lt", 3)
-"""DeepSpeed moves no parameters, and all of the optimizer's state or none of it."""
-_NO_PARAMETERS = Comparison("parameter_offload", "is", False)
-_NO_OPTIMIZER = Comparison("optimizer_offload", "is", False)
-_LOWER_RATIO = Fix(
-    "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
-    unless=AnyOf((_NO_OPTIMIZER, BELOW_STAGE_3)),
-)
-_PARAMETERS_BACK = Fix(
-    "zero_optimization.offload_param.device: none, where memory is free",
-    unless=AnyOf((_NO_PARAMETERS, BELOW_STAGE_3)),
-)
-_LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=_NO_OPTIMIZER)
-_OVERLAP = Fix(
-    "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
-    unless=AnyOf(
-        (
-            _NO_OPTIMIZER,
-            Comparison("offload_overlap", "is", True),
-            Comparison("offload_fraction", "lt", _OVERLAP_FROM),
-        )
-    ),
-)
-_TUNE = "offload skills show tune-activation-offload"
-_BUDGET = (
-    Fix(
-        "limits.budget down to what can leave while compute hides it, {window_bytes}, from {budget_bytes}; recompute "
-        f"the rest: {_TUNE}",
-        when=Comparison("budget_in_window", "is", False),
-    ),
-    Fix(
-        "schedule.defer: 1, as the layers of a mixture of experts are short",
-        when=Comparison("is_moe", "is", True),
-        unless=Comparison("defer", "is", 1),
-    ),
-    Fix(
-        "schedule.defer higher where stalls are waits in forward, schedule.prefetch where they are reloads in "
-        f"backward; not the budget, {{budget_bytes}} is within the {{window_bytes}} that compute hides: {_TUNE}",
-        when=Comparison("budget_in_window", "is", True),
-    ),
-    Fix(
-        "a lower limits.budget, where it is above what plan prints as can leave for free (budget_bytes, window_bytes), "
-        f"the rest recomputed; below that defer and prefetch: {_TUNE}",
-        unless=Comparison("budget_in_window", "in", (True, False)),
-    ),
-)
-_LESS: Mapping[str, tuple[str | Fix, ...]] = {
-    "offload_runtime": _BUDGET,
-    "zero_offload": (_PARAMETERS_BACK, _LOWER_RATIO),
-    "nvme": (_PARAMETERS_BACK,),
-    "fsdp1": ("CPUOffload off, parameters sharded on the device, where they fit",),
-    "fsdp2": ("offload_policy OffloadPolicy for as many modules as fit, CPUOffloadPolicy for the rest",),
-    "megatron_optimizer": (_OVERLAP, _LOWER_FRACTION),
-    "megatron_layers": (
-        Fix("model.cpu_offloading_num_layers lower than {num_offloaded_layers}", when=_NUM_LAYERS_KNOWN),
-        Fix("a lower model.cpu_offloading_num_layers", unless=_NUM_LAYERS_KNOWN),
-    ),
-    "megatron_fine_grained": (
-        "fewer model.offload_modules, the ones that compute least for what they move first",
-        "a higher model.min_offloaded_tensor_size, so that small tensors stay",
-    ),
-}
-"""What makes each mechanism move less."""
-
-PRICES: Mapping[str, tuple[Fix, ...]] = {
-    "zero_offload": (
-        Fix(
-            "lower the share if that is all it is (offload_optimizer.ratio, ZeRO-3 only)",
-            unless=BELOW_STAGE_3,
-        ),
-        Fix("no share of it can be set below ZeRO-3", when=BELOW_STAGE_3),
-    ),
-    "nvme": (Fix("host memory costs less than a disk"),),
-    "fsdp1": (Fix("no share of it can be set there: it is less where fewer modules are offloaded"),),
-    "fsdp2": (Fix("no share of it can be set there: it is less where CPUOffloadPolicy is on fewer modules"),),
-    "megatron_optimizer": (Fix("lower optimizer.optimizer_offload_fraction if that is all it is"),),
-}
-"""How the price of the optimizer's state on the host is lowered, by mechanism."""
-
-PRICE_UNLESS = AllOf(
-    (
-        Comparison("cpu_step_fraction", "lt", LARGE),
-        AnyOf(
-            (
-                Comparison("copy_fraction", "lt", LARGE),
-                Comparison("exposed_copy_fraction", "lt", LARGE),
-                Comparison(
-                    "parameter_offload", "is", True
-                ),  # in every forward and backward: most of the copies
-            )
-        ),
-    )
-)
-"""Neither its step on the CPU nor its copies take much of a step, so that the optimizer's state is not what is slow."""
-
 _STALLS = AllOf(
     (Comparison("gpu_utilization", "lt", 0.5), Comparison("memory_headroom_fraction", "ge", LARGE))
 )
@@ -190,21 +97,10 @@ _LOW_GENERATION = AnyOf(
 )
 _BIND = "start with deepspeed --bind_cores_to_rank"
 _PIN_ZERO = (
-    Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=_NO_OPTIMIZER),
-    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((_NO_PARAMETERS, BELOW_STAGE_3))),
+    Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=NO_OPTIMIZER),
+    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((NO_PARAMETERS, BELOW_STAGE_3))),
 )
 
-_TAKEN_OFF: Mapping[str, tuple[str | Fix, ...]] = {
-    "offload_runtime": ("torch.compile(model) without the policy",),
-    "activation_hooks": ("the model without the hooks",),
-    "fsdp1": ("cpu_offload=None in place of CPUOffload",),
-    "fsdp2": ("offload_policy=OffloadPolicy() in place of CPUOffloadPolicy()",),
-    "zero_offload": ("zero_optimization without offload_optimizer and offload_param",),
-    "nvme": ("zero_optimization without offload_optimizer and offload_param",),
-    "megatron_optimizer": ("optimizer.optimizer_cpu_offload: false",),
-    "megatron_layers": ("model.cpu_offloading: false",),
-    "megatron_fine_grained": ("model.fine_grained_activation_offloading: false",),
-}
 _OTHER_LOOP = Comparison("framework", "in", ("accelerate", "deepspeed", "fsdp2", "megatron-bridge"))
 FITS = "the step fits without offloading"
 """The finding after which nothing has to be checked."""
@@ -214,7 +110,7 @@ FINDINGS = (
         FITS,
         Comparison("fits", "is", True),
         ("take the offloading off",),
-        _TAKEN_OFF,
+        TAKEN_OFF,
         unless=Comparison("out_of_memory", "is", True),
     ),
     Finding(
@@ -255,7 +151,7 @@ FINDINGS = (
             "nvme": _PIN_ZERO,
             "fsdp2": ("CPUOffloadPolicy(pin_memory=True)",),
             "megatron_optimizer": (
-                Fix("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true", unless=_NO_OPTIMIZER),
+                Fix("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true", unless=NO_OPTIMIZER),
             ),
             "offload_runtime": ("not this package's copies, which are pinned: look for what else copies",),
         },
@@ -305,7 +201,7 @@ FINDINGS = (
                 "optimizer state off the device before parameters",
                 unless=AnyOf(
                     (
-                        _NO_PARAMETERS,
+                        NO_PARAMETERS,
                         Comparison("optimizer_offload", "is", True),
                         _ACTIVATIONS_ALONE,
                         _STATE_LEAVES_WHOLE,
@@ -317,7 +213,7 @@ FINDINGS = (
                 unless=AnyOf((Comparison("memory_headroom_fraction", "lt", FULL), _ACTIVATIONS_ALONE)),
             ),
         ),
-        _LESS,
+        LESS,
     ),
     Finding(
         "the optimizer's step on the CPU is long, and the host's cores are idle",
@@ -345,7 +241,7 @@ FINDINGS = (
         ),
         {
             "zero_offload": (
-                _LOWER_RATIO,
+                LOWER_RATIO,
                 Fix(
                     "ZeRO-3, under which a share of the state can stay on the GPU",
                     when=BELOW_STAGE_3,
@@ -353,7 +249,7 @@ FINDINGS = (
             ),
             "fsdp1": ("no share can be set: CPUOffload for fewer modules",),
             "fsdp2": ("no share can be set: CPUOffloadPolicy (offload_policy) for fewer modules",),
-            "megatron_optimizer": (_LOWER_FRACTION, _OVERLAP),
+            "megatron_optimizer": (LOWER_FRACTION, OVERLAP),
         },
     ),
     Finding(
@@ -383,7 +279,7 @@ FINDINGS = (
                 "aio.queue_depth and aio.block_size higher",
                 Fix(
                     "zero_optimization.offload_optimizer.pipeline_read: true and pipeline_write: true",
-                    unless=_NO_OPTIMIZER,
+                    unless=NO_OPTIMIZER,
                 ),
             )
         },
@@ -397,11 +293,11 @@ FINDINGS = (
             "nvme": (
                 Fix(
                     "zero_optimization.offload_optimizer.device: cpu, where host memory has the room",
-                    unless=_NO_OPTIMIZER,
+                    unless=NO_OPTIMIZER,
                 ),
                 Fix(
                     "zero_optimization.offload_param.device: cpu, where host memory has the room",
-                    unless=_NO_PARAMETERS,
+                    unless=NO_PARAMETERS,
                 ),
             )
         },
@@ -418,7 +314,7 @@ FINDINGS = (
                 unless=AnyOf((_ACTIVATIONS_ALONE, Comparison("cpu_step_fraction", "ge", 0))),
             ),
         ),
-        _LESS,
+        LESS,
         is_symptom=True,
     ),
 )

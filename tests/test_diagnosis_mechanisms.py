@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offload_runtime.advice_diagnosis import found_in, open_checks
-from offload_runtime.diagnosis_table import FINDINGS, PRICES
+from offload_runtime.diagnosis_fixes import PRICES
+from offload_runtime.diagnosis_table import FINDINGS
 from offload_runtime.errors import UsageError
 from offload_runtime.facts import FACTS
 from offload_runtime.offload_mechanisms import MECHANISMS, mechanisms_on, mechanisms_possible
