@@ -33,6 +33,7 @@ __all__ = [
     "how_to_know",
     "open_fact_file",
     "read_fact_file",
+    "typed_value",
 ]
 
 # Facts that neither a machine nor a profile nor any model gives as the others of their source.
@@ -179,7 +180,7 @@ def format_fact(fact: Fact, value: Scalar) -> str:
 
 def how_to_know(fact: Fact) -> str:
     """Say how the value of a fact that is not known can be given, or found out."""
-    example = f"--fact {fact.name}={_written(fact.example)}"
+    example = f"--fact {fact.name}={typed_value(fact.example)}"
     if fact.name in _WAYS:
         return f"{_WAYS[fact.name]} {example}"
     if fact.source == "machine":
@@ -299,5 +300,6 @@ def _amount(fact: Fact, value: Scalar) -> Scalar:
     return parse_size(value) if fact.unit == BYTES and isinstance(value, str) else value
 
 
-def _written(value: Scalar) -> str:
+def typed_value(value: Scalar) -> str:
+    """Return a fact's value as ``--fact`` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

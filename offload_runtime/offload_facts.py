@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offload_runtime.errors import Diagnostic, UsageError
-from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.fact_sheet import FactSheet, typed_value
 from offload_runtime.offload_mechanisms import mechanisms_on
 from offload_runtime.predicates import Scalar
 
@@ -114,10 +114,7 @@ def _mechanisms(sheet: FactSheet) -> Iterator[tuple[str, str]]:
             known = sheet.get(name)
             if name != "framework" and known is not None and known != value:
                 yield (
-                    f"{named} and {name} {_written(known)}: the mechanism is on where {name} is {_written(value)}",
+                    f"{named} and {name} {typed_value(known)}: the mechanism is on where {name} is "
+                    f"{typed_value(value)}",
                     "leave the one out that is wrong",
                 )
-
-
-def _written(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,6 +22,7 @@ from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
 from offload_runtime.export.fact_refusals import fact_refusals
+from offload_runtime.fact_sheet import typed_value
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills
@@ -239,7 +240,7 @@ def _accepted(target: str, gathered: Gathered, advice: Advice) -> str | None:
 
 
 def _as_options(facts: Mapping[str, Scalar]) -> str:
-    return "".join(f" --fact {name}={_typed(value)}" for name, value in facts.items())
+    return "".join(f" --fact {name}={shlex.quote(typed_value(value))}" for name, value in facts.items())
 
 
 def _measured_again(gathered: Gathered) -> str:
@@ -250,11 +251,6 @@ def _measured_again(gathered: Gathered) -> str:
     if mechanism is not None:
         known = {"offload_mechanism": mechanism, **known}
     return f"offload advise --fact slowdown=SLOWDOWN{_as_options(known)}"
-
-
-def _typed(value: Scalar) -> str:
-    """Return a fact's value as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def _master_weights(gathered: Gathered) -> list[str]:
