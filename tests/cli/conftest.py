@@ -28,6 +28,11 @@ class Finished:
 Offload = Callable[..., Finished]
 
 
+def facts(*texts: str) -> list[str]:
+    """Give each `name=value` as a `--fact`."""
+    return [word for text in texts for word in ("--fact", text)]
+
+
 @pytest.fixture
 def offload(capsys: pytest.CaptureFixture[str]) -> Offload:
     """Run a command in this process and return what it left behind."""

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Offload
+from tests.cli.conftest import Offload, facts
 
 LAYERS = """\
 apiVersion: offload/v1
@@ -55,14 +55,13 @@ def test_a_refusal_writes_nothing_names_the_line_and_exits_with_4(offload: Offlo
 
 
 def test_all_refusals_come_at_once(offload: Offload, folder: Path) -> None:
-    facts = (
+    given = facts(
         "pipeline_parallel=2",
         "cuda_graphs=true",
         "fine_grained_offload=true",
         "activation_recompute=true",
     )
-    args = [arg for fact in facts for arg in ("--fact", fact)]
-    finished = offload("export", "policy.yaml", "--to", "megatron-bridge", *args, "--format", "json")
+    finished = offload("export", "policy.yaml", "--to", "megatron-bridge", *given, "--format", "json")
     codes = [d["code"] for d in finished.document["diagnostics"] if d["severity"] == "error"]
     assert codes == ["EXP902"] * 4
     assert finished.document["data"]["num_refused"] == 4
@@ -114,12 +113,12 @@ def test_a_mistake_in_the_policy_comes_before_any_target(offload: Offload, folde
 
 
 @pytest.mark.parametrize(
-    ("facts", "exit_code"), [((), 0), (("--fact", "pipeline_parallel=2"), 1)], ids=["unknown", "two stages"]
+    ("given", "exit_code"), [((), 0), (("--fact", "pipeline_parallel=2"), 1)], ids=["unknown", "two stages"]
 )
 def test_validate_judges_a_policy_for_a_target(
-    offload: Offload, folder: Path, facts: tuple[str, ...], exit_code: int
+    offload: Offload, folder: Path, given: tuple[str, ...], exit_code: int
 ) -> None:
-    finished = offload("validate", "policy.yaml", "--for", "megatron-bridge", *facts)
+    finished = offload("validate", "policy.yaml", "--for", "megatron-bridge", *given)
     assert finished.exit_code == exit_code
     assert ("EXP902" in finished.stdout) is (exit_code == 1)
     assert "note: megatron-bridge" in finished.stdout
@@ -132,11 +131,10 @@ def test_a_forbidden_combination_given_as_facts_is_refused_by_both_commands(
     (folder / "half.yaml").write_text(
         "apiVersion: offload/v1\nkind: Policy\nname: half\noptimizer_state: {offload_fraction: 0.5}\n"
     )
-    given = ("pipeline_parallel=2", "layer_activation_offload=true", "fine_grained_offload=true")
-    facts = [word for fact in given for word in ("--fact", fact)]
-    exported = offload("export", "half.yaml", "--to", "megatron-bridge", *facts)
+    given = facts("pipeline_parallel=2", "layer_activation_offload=true", "fine_grained_offload=true")
+    exported = offload("export", "half.yaml", "--to", "megatron-bridge", *given)
     assert (exported.exit_code, exported.stdout) == (4, "")
     assert exported.stderr.count("EXP902 megatron-bridge: ") == 3
-    validated = offload("validate", "half.yaml", "--for", "megatron-bridge", *facts)
+    validated = offload("validate", "half.yaml", "--for", "megatron-bridge", *given)
     assert validated.exit_code == 1
     assert validated.stdout.count("EXP902 megatron-bridge: ") == 3
