@@ -135,7 +135,7 @@ def _about_memory(result: FactsResult) -> Advice:
     if forms is not None and forms.hangs_on_master_weights:
         return _for_each_form(result, forms, sections)
     if fits is True and ran_out is not True:
-        return Advice("nothing", _fitting_summary(result), (), sections)
+        return _fitting(result, sections)
     if fits is False or ran_out is True:
         return _overflow(result, sections)
     missing = (*_missing(result), *_open_compilation(sheet))
@@ -157,20 +157,33 @@ def _for_each_form(result: FactsResult, forms: AdamForms, sections: tuple[Arithm
         summary = f"It hangs on master_weights. {yes}, {forms.plain} of state fit. {no}"
         return Advice("unknown", summary, (), sections, missing=("master_weights",))
     if sheet.get("fits") is True and sheet.get("out_of_memory") is not True:
-        found = Advice("nothing", _fitting_summary(result), (), sections)
+        found = _fitting(result, sections)
     else:
         found = _overflow(result, sections)
     summary = f"{yes} as plan and apply train, yes: {found.summary} {no} It hangs on master_weights."
     return replace(found, summary=summary, missing=("master_weights", *found.missing))
 
 
-def _fitting_summary(result: FactsResult) -> str:
+def _fitting(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
     sheet = result.sheet
     peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
-    numbers = ""
-    if peak is not None and capacity is not None:
+    if peak is None or capacity is None:
+        numbers, warnings = "", ()
+    else:
         numbers = f": its peak is {format_size_short(peak)} of {format_size_short(capacity)}"
-    return f"Nothing has to leave the device, the step fits{numbers}. Offloading would only cost time."
+        warnings = _tight_fit(peak, capacity) if peak > limit_bytes(capacity) else ()
+    summary = f"Nothing has to leave the device, the step fits{numbers}. Offloading would only cost time."
+    return Advice("nothing", summary, (), sections, warnings=warnings)
+
+
+def _tight_fit(peak: int, capacity: int) -> tuple[Diagnostic, ...]:
+    usual, device = format_size_short(limit_bytes(capacity)), format_size_short(capacity)
+    message = (
+        f"the peak of {format_size_short(peak)} is over the {usual} that a plan takes of {device} by itself: "
+        f"{format_size_short(capacity - peak)} are left for what no plan counts (CUDA context, fragmentation)"
+    )
+    hint = "try the step; if it runs out of memory, --fact out_of_memory=true leads to a plan that takes less"
+    return (Diagnostic("ADV914", "warning", message, hint=hint),)
 
 
 def _overflow(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:

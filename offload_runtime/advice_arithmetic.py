@@ -153,7 +153,8 @@ def _step_lines(result: FactsResult) -> Iterator[ArithmeticLine]:
         parts = " + ".join(f"{format_size_short(p.num_bytes)} {p.what}" for p in estimate.step_parts)
         yield _size_line("the optimizer's step", parts, estimate.step_bytes, "activations are gone by then")
     limit = planned_limit(sheet)
-    if peak is not None and capacity is not None and limit is not None and peak > limit:
+    has_room = sheet.get("fits") is True and sheet.get("out_of_memory") is not True
+    if peak is not None and capacity is not None and limit is not None and peak > limit and not has_room:
         if limit == limit_bytes(capacity):
             spelled = f"{format_size_short(peak)} less 94 % of {format_size_short(capacity)}"
             source = "6 % are left, as device_peak: auto does"

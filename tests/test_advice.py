@@ -143,6 +143,19 @@ def test_what_has_to_go_is_compared_with_what_leaves_for_free(window_gib: int, w
 FITTING: dict[str, Scalar] = {**DEVICE, "peak_bytes": 70 * GIB, "resident_bytes": 20 * GIB}
 
 
+@pytest.mark.parametrize(("peak_gib", "codes"), [(75, []), (76, ["ADV914"])])
+def test_a_peak_that_leaves_less_than_a_plan_would_is_a_fit_with_a_warning(
+    peak_gib: int, codes: list[str]
+) -> None:
+    found = advice({**FITTING, "peak_bytes": peak_gib * GIB})
+    assert found.conclusion == "nothing"
+    assert [warning.code for warning in found.warnings] == codes
+    assert "has to go" not in [line.label for section in found.sections for line in section.lines]
+    ran_out = advice({**FITTING, "peak_bytes": peak_gib * GIB, "out_of_memory": True, "compiled": True})
+    assert ran_out.warnings == ()
+    assert "has to go" in [line.label for section in ran_out.sections for line in section.lines]
+
+
 def test_a_measured_overflow_that_was_not_predicted_is_pointed_out() -> None:
     found = advice({**FITTING, "out_of_memory": True, "compiled": True, "floor_bytes": 30 * GIB})
     assert found.conclusion == "activations"
