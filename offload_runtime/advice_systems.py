@@ -36,13 +36,15 @@ def system_summary(sheet: FactSheet) -> str | None:
     usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
     if is_on:
         on = " and ".join(_named_on(mechanism, sheet) for mechanism in is_on)
-        left = f", and besides: {usable}" if usable else "; nothing more"
-        summary = f"{known.title} has on already: {on}{left}"
+        summary = f"{known.title} has on already: {on}."
+        summary += (
+            f" Besides it has for this run: {usable}." if usable else " It has nothing more for this run."
+        )
     else:
-        summary = f"{known.title} has for this run: {usable or 'nothing'}"
+        summary = f"{known.title} has for this run: {usable or 'nothing'}."
     if refused:
-        summary += f"; not {', nor '.join(_named(m, sheet) for m in refused)}"
-    return f"{summary}."
+        summary += f" Not {', nor '.join(_named(m, sheet) for m in refused)}."
+    return summary
 
 
 def _without_impossible(is_on: Sequence[TargetMechanism], sheet: FactSheet) -> FactSheet:

@@ -73,7 +73,7 @@ class CardVerdict:
         if self.applies:
             return self._texts("enable_when", True)
         avoided = self._texts("avoid_when", True)
-        elsewhere = self._texts("applies_to", False)
+        elsewhere = tuple(f"it is for: {text}" for text in self._texts("applies_to", False))
         return avoided or elsewhere or tuple(f"not so: {text}" for text in self._texts("enable_when", False))
 
     @property

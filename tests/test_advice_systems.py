@@ -55,13 +55,13 @@ def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are()
 
 def test_with_all_of_the_state_on_the_host_its_gradients_are_not_named_as_a_second_mechanism() -> None:
     summary = str(system_summary(sheet(optimizer_offload=True, gradient_offload=True)))
-    assert summary.startswith("Megatron Bridge has on already: optimizer offload, and besides: ")
+    assert summary.startswith("Megatron Bridge has on already: optimizer offload. Besides it has for this run: ")
 
 
 def test_what_is_on_and_cannot_be_stands_in_the_way_of_nothing() -> None:
     summary = str(system_summary(sheet(layer_activation_offload=True, pipeline_parallel=4)))
-    on, _, besides = summary.partition(", and besides: ")
+    on, _, besides = summary.partition(" Besides it has for this run: ")
     assert "layer-level activation offload (which cannot be" in on
-    assert "fine-grained activation offload" in besides.partition("; not ")[0]
+    assert "fine-grained activation offload" in besides.partition(" Not ")[0]
     possible = str(system_summary(sheet(layer_activation_offload=True, pipeline_parallel=1)))
-    assert "fine-grained activation offload" in possible.partition("; not ")[2]
+    assert "fine-grained activation offload" in possible.partition(" Not ")[2]

@@ -57,7 +57,7 @@ CUDA = ("only on CUDA", {"fact": "accelerator", "is": "cuda"})
         ),
         ({"fits": False}, True, (), ("it does not fit",)),
         ({"fits": True}, False, (), ("not so: it does not fit",)),
-        ({"fits": False, "accelerator": "none"}, False, (), ("only on CUDA",)),
+        ({"fits": False, "accelerator": "none"}, False, (), ("it is for: only on CUDA",)),
         ({}, None, ("accelerator",), ()),
         ({"accelerator": "cuda"}, None, ("fits", "resident_fits"), ()),
         ({"resident_fits": True, "accelerator": "cuda"}, None, ("fits",), ()),

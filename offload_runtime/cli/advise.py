@@ -21,7 +21,7 @@ from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_optio
 from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
 from offload_runtime.errors import RefusedError
-from offload_runtime.export.fact_refusals import fact_refusals
+from offload_runtime.export.fact_refusals import chosen_settings, fact_refusals
 from offload_runtime.fact_sheet import typed_value
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar
@@ -236,7 +236,7 @@ def _accepted(target: str, gathered: Gathered, advice: Advice) -> str | None:
         if accepted is None:
             return None
         given = {name: value for name, value in given.items() if accepted[name] == value}
-    return _as_options(given)
+    return _as_options(given) + "".join(f" --setting '{key}=[...]'" for key in chosen_settings(target, given))
 
 
 def _as_options(facts: Mapping[str, Scalar]) -> str:

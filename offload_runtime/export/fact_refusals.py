@@ -20,9 +20,9 @@ from offload_runtime.export.target_rules import (
     known_values,
 )
 from offload_runtime.policy import Policy
-from offload_runtime.predicates import Scalar
+from offload_runtime.predicates import Scalar, evaluate
 
-__all__ = ["fact_refusals"]
+__all__ = ["chosen_settings", "fact_refusals"]
 
 
 def fact_refusals(target: str, facts: Mapping[str, Scalar]) -> tuple[Diagnostic, ...]:
@@ -36,3 +36,14 @@ def fact_refusals(target: str, facts: Mapping[str, Scalar]) -> tuple[Diagnostic,
     check_ranges(known, stated, values, findings)
     check_constraints(known, stated, values, findings)
     return tuple(findings.refusals)
+
+
+def chosen_settings(target: str, facts: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """Return the settings without which nothing moves of what ``facts`` switch on, and that no fact states."""
+    return tuple(
+        mechanism.chosen_by
+        for mechanism in load_target(target).mechanisms
+        if mechanism.chosen_by is not None
+        and mechanism.enabled_when is not None
+        and evaluate(mechanism.enabled_when, facts) is True
+    )

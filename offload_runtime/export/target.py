@@ -113,7 +113,7 @@ class Constraint:
     """A rule of the target: where ``when`` holds of the settings, ``holds`` has to hold of settings and facts.
 
     ``error`` is the target's own text. ``settled_by`` names a setting that the export writes and that makes it
-    hold where nothing is known.
+    hold where nothing is known. ``since`` names the versions that check it, where the target's version does not.
     """
 
     name: str
@@ -125,6 +125,7 @@ class Constraint:
     source: str
     error: str | None = None
     settled_by: str | None = None
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class TargetMechanism:
 
     ``when`` is a condition on facts of the run, ``needs`` the same in words; both are None where nothing limits it.
     ``enabled_when`` tells that a run has it on; None where what is offloaded tells it. ``part_of`` names the mechanism
-    that it comes with, where it is no choice of its own.
+    that it comes with, where it is no choice of its own. ``chosen_by`` is a setting without which nothing moves, and that
+    no fact states.
     """
 
     name: str
@@ -155,6 +157,7 @@ class TargetMechanism:
     needs: str | None = None
     enabled_when: Predicate | None = None
     part_of: str | None = None
+    chosen_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

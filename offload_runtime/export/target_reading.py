@@ -120,6 +120,7 @@ def _read_constraint(row: MapNode) -> Constraint:
         source=_needed(row, "source"),
         error=_text(row, "error"),
         settled_by=_text(row, "settled_by"),
+        since=_text(row, "since"),
     )
 
 
@@ -143,6 +144,7 @@ def _read_mechanism(row: MapNode) -> TargetMechanism:
         needs=_text(row, "needs"),
         enabled_when=_predicate(row, "enabled_when") if "enabled_when" in row.entries else None,
         part_of=_text(row, "part_of"),
+        chosen_by=_text(row, "chosen_by"),
     )
 
 

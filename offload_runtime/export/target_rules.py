@@ -208,7 +208,8 @@ def check_constraints(
         if is_kept is False:
             broken |= {comparison.fact for comparison in comparisons(constraint.holds)}
             text = f": {constraint.error!r}" if constraint.error else ""
-            message = f"{constraint.message} [{constraint.name}]{text}"
+            since = f", in {constraint.since}" if constraint.since else ""
+            message = f"{constraint.message}{since} [{constraint.name}]{text}"
             findings.refuse(span, "EXP902", message, constraint.cure, path)
         elif is_kept is None and constraint.settled_by not in emitted:
             unknown = unknown_facts(constraint.holds, values)

@@ -13,8 +13,8 @@ from offload_runtime.card import Condition
 from offload_runtime.card_reading import load_card
 from offload_runtime.errors import Diagnostic
 from offload_runtime.export.exporter import export_policy
-from offload_runtime.export.fact_refusals import fact_refusals
-from offload_runtime.export.target import Constraint, Target
+from offload_runtime.export.fact_refusals import chosen_settings, fact_refusals
+from offload_runtime.export.target import Constraint, Target, TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
@@ -224,3 +224,27 @@ def test_one_configuration_has_one_answer_by_facts_by_an_export_and_by_a_policy(
         by_policy = export_policy(policy(**section), name, facts=run).refusals
         if "EXP901" not in {finding.code for finding in by_policy}:
             assert refused(by_policy) == by_facts, run
+
+
+SWITCHED = [
+    (name, mechanism)
+    for name in EXPORT_TARGETS
+    for mechanism in load_target(name).mechanisms
+    if mechanism.enabled_when is not None
+]
+
+
+@pytest.mark.parametrize(("name", "mechanism"), SWITCHED, ids=lambda part: getattr(part, "name", part))
+def test_what_a_mechanism_that_is_on_lacks_is_the_setting_that_is_named(
+    name: str, mechanism: TargetMechanism
+) -> None:
+    assert mechanism.enabled_when is not None
+    on: dict[str, Scalar] = {each.fact: True for each in comparisons(mechanism.enabled_when)}
+    nothing, chosen = Policy("empty"), chosen_settings(name, on)
+    assert chosen == (() if mechanism.chosen_by is None else (mechanism.chosen_by,))
+    lacking = export_policy(nothing, name, facts=on).refusals
+    assert [key for key in chosen if not any(key in str(each.hint) for each in lacking)] == []
+    assert (lacking == ()) is (chosen == ())
+    settings = [setting for key in chosen if (setting := load_target(name).setting(key)) is not None]
+    given = [f"{setting.key}=[{setting.choices[0]}]" for setting in settings]
+    assert export_policy(nothing, name, facts=on, settings=given).refusals == ()

@@ -140,3 +140,27 @@ def test_it_takes_every_module_that_we_name_but_the_newest(transformer_config: A
     assert setting is not None
     modules = [name for name in setting.choices if name != "fused_group_mlp"]
     transformer_config(**SMALL, fine_grained_activation_offloading=True, offload_modules=modules)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "written"),
+    [
+        (
+            "recomputed-experts-or-expert-modules",
+            {
+                **{"num_moe_experts": 4, "recompute_granularity": "selective", "recompute_modules": ["moe"]},
+                "offload_modules": ["expert_fc1"],
+            },
+        ),
+        (
+            "local-graphs-take-experts-only",
+            {"cuda_graph_impl": "local", "offload_modules": ["core_attn"]},
+        ),
+    ],
+)
+def test_what_only_newer_versions_are_said_to_check_is_taken(
+    transformer_config: Any, constraint: str, written: dict[str, Any]
+) -> None:
+    since = {c.name: c.since for c in load_target("megatron-bridge").constraints}[constraint]
+    assert since is not None
+    transformer_config(**SMALL, fine_grained_activation_offloading=True, **written)
