@@ -94,10 +94,10 @@ CODES = (
         "ADV914",
         "warning",
         "the step fits, and leaves less than a plan would",
-        "The peak without a policy is within the device, and over the 94 % of it that a plan takes by itself: less than "
-        "usual is left for what no plan counts, the CUDA context, libraries and fragmentation.",
-        "Try the step. If it runs out of memory, say so with --fact out_of_memory=true: what is suggested then plans as "
-        "far below the predicted peak as that run needs.",
+        "The peak without a policy is within the device, and over the 94 % of it that a plan takes by itself: less "
+        "than usual is left for what no plan counts, the CUDA context, libraries and fragmentation.",
+        "Try the step. If it runs out of memory, say so with --fact out_of_memory=true: what is suggested then plans "
+        "as far below the predicted peak as that run needs.",
         message_example=(
             "the peak of 78 GiB is over the 75.2 GiB that a plan takes of 80 GiB by itself: 2 GiB are left for what no "
             "plan counts (CUDA context, fragmentation)"

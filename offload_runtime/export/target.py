@@ -146,8 +146,8 @@ class TargetMechanism:
 
     ``when`` is a condition on facts of the run, ``needs`` the same in words; both are None where nothing limits it.
     ``enabled_when`` tells that a run has it on; None where what is offloaded tells it. ``part_of`` names the mechanism
-    that it comes with, where it is no choice of its own. ``chosen_by`` is a setting without which nothing moves, and that
-    no fact states.
+    that it comes with, where it is no choice of its own. ``chosen_by`` is a setting without which nothing moves, and
+    that no fact states.
     """
 
     name: str

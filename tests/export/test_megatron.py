@@ -148,7 +148,9 @@ def test_it_takes_every_module_that_we_name_but_the_newest(transformer_config: A
         (
             "recomputed-experts-or-expert-modules",
             {
-                **{"num_moe_experts": 4, "recompute_granularity": "selective", "recompute_modules": ["moe"]},
+                "num_moe_experts": 4,
+                "recompute_granularity": "selective",
+                "recompute_modules": ["moe"],
                 "offload_modules": ["expert_fc1"],
             },
         ),
