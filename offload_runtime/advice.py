@@ -167,9 +167,9 @@ def _for_each_form(result: FactsResult, forms: AdamForms, sections: tuple[Arithm
 def _fitting(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -> Advice:
     sheet = result.sheet
     peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
-    if peak is None or capacity is None:
-        numbers, warnings = "", ()
-    else:
+    numbers = ""
+    warnings: tuple[Diagnostic, ...] = ()
+    if peak is not None and capacity is not None:
         numbers = f": its peak is {format_size_short(peak)} of {format_size_short(capacity)}"
         warnings = _tight_fit(peak, capacity) if peak > limit_bytes(capacity) else ()
     summary = f"Nothing has to leave the device, the step fits{numbers}. Offloading would only cost time."
