@@ -96,18 +96,17 @@ def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
 
 
 def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
-    settled = mechanism.when is not None and _usable(mechanism, sheet) is True
-    return (
-        mechanism.name
-        if settled or mechanism.needs is None
-        else f"{mechanism.name} (needs {mechanism.needs})"
-    )
+    """Name a mechanism, and what it needs unless the facts settle all of that."""
+    settled = mechanism.when is not None and mechanism.chosen_by is None and _usable(mechanism, sheet) is True
+    if settled or mechanism.needs is None:
+        return mechanism.name
+    return f"{mechanism.name} (needs {mechanism.needs})"
 
 
 def _named_on(mechanism: TargetMechanism, sheet: FactSheet) -> str:
     """Name a mechanism that the run has on, and what it lacks where it cannot work there."""
     if _usable(mechanism, sheet) is not False:
-        return mechanism.name
+        return _named(mechanism, sheet)
     return f"{mechanism.name} (which cannot be: it needs {mechanism.needs})"
 
 

@@ -56,7 +56,7 @@ def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are()
 def test_with_all_of_the_state_on_the_host_its_gradients_are_not_named_as_a_second_mechanism() -> None:
     summary = str(system_summary(sheet(optimizer_offload=True, gradient_offload=True)))
     assert summary.startswith(
-        "Megatron Bridge has on already: optimizer offload. Besides it has for this run: "
+        "Megatron Bridge has on already: optimizer offload (needs the distributed optimizer "
     )
 
 

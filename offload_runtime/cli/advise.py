@@ -61,7 +61,8 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
     Example:
       offload advise --model builtin:llama3-8b-lora --hardware h100-pcie5
       offload advise --model builtin:llama3-8b --batch 2 --optimizer adamw --hardware h100-pcie5
-      offload advise --model builtin:llama3-8b-lora --hardware h100-sxm --fact max_step_overhead=0.05
+      offload advise --model builtin:llama3-8b-lora --batch 2 --mode inductor --hardware h100-sxm \\
+        --fact max_step_overhead=0.05
       offload advise --fact framework=megatron-bridge --fact pipeline_parallel=4 --fact out_of_memory=true
 
     \b

@@ -27,8 +27,6 @@ PLANNED_FOR = "Profile to plan for (see `offload list hardware`); by default tha
 PREDICTED_FOR = (
     "Profile to plan for and to predict with (see `offload list hardware`); by default that of the device."
 )
-EXAMPLE_HARDWARE = "h200-pcie5"
-"""Profile in commands that are suggested where some profile is needed and none was named."""
 DEVICES = ("auto", "cpu", "cuda")
 _OF_PROFILE = (
     "Memory of the device instead of the profile's, such as 80998MiB (79.1 GiB), as CUDA reports of an H100 of "

@@ -147,12 +147,11 @@ def _outcome(args: Sequence[str]) -> Outcome | None:
 
 
 def _with_hardware(args: Sequence[str], error: OffloadError) -> tuple[str, ...]:
-    """Return the same command for a profile, where it was refused for want of one."""
-    from offload_runtime.cli.options import EXAMPLE_HARDWARE
-
+    """Return the same command for a profile, where it was refused for want of one: which one is not known here."""
     lacks = any(found.code in _NEEDS_HARDWARE for found in error.diagnostics)
-    words = ["offload", *args, "--hardware", EXAMPLE_HARDWARE]
-    return (shlex.join(words),) if lacks and not _values(args, "--hardware") else ()
+    words = ["offload", *args, "--hardware", "HARDWARE"]
+    following = ("offload list hardware", shlex.join(words))
+    return following if lacks and not _values(args, "--hardware") else ()
 
 
 def _answer(args: Sequence[str], outcome: Outcome | None, output_format: str) -> int:

@@ -39,6 +39,7 @@ def policy_values(policy: Policy, facts: Mapping[str, Scalar]) -> dict[str, Scal
         "policy.schedule.defer": policy.schedule.defer,
         "policy.schedule.prefetch": policy.schedule.prefetch,
         "policy.activations.form": activation_form(policy.activations),
+        "policy.activations.offloads": "offload" in _actions(policy.activations),
         "policy.activations.first_layers": _offloaded_layers(policy, total),
         "policy.optimizer_state.offload_fraction": state.offload_fraction if state is not None else 0.0,
         "policy.optimizer_state.overlap": state is not None and state.overlap,
@@ -61,7 +62,7 @@ def activation_form(activations: Activations | None) -> ActivationForm:
     if activations is None:
         return "none"
     default, outputs = activations.default, activations.layer_outputs or activations.default
-    actions = {default, outputs, *(rule.action for rule in activations.rules)}
+    actions = _actions(activations)
     if "auto" in actions:
         return "auto"
     if actions == {"save"}:
@@ -73,6 +74,13 @@ def activation_form(activations: Activations | None) -> ActivationForm:
     if (default, outputs) == ("save", "save") and len(activations.rules) == 1:
         return "layers" if _is_layer_rule(activations.rules[0]) else "rules"
     return "rules"
+
+
+def _actions(activations: Activations | None) -> frozenset[str]:
+    if activations is None:
+        return frozenset()
+    outputs = activations.layer_outputs or activations.default
+    return frozenset({activations.default, outputs, *(rule.action for rule in activations.rules)})
 
 
 def _is_layer_rule(rule: Rule) -> bool:

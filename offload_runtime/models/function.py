@@ -169,7 +169,15 @@ def _wrong(spec: str, returned: str) -> RefusedError:
 def _raised(spec: str, doing: str, error: Exception) -> RefusedError:
     message = f"{spec}: {doing} raised {named_error(error)}"
     call = f"python -c 'import {spec.replace(':', '; ' + spec.partition(':')[0] + '.')}()'"
-    return _refused("MOD715", message, f"make {call} work first")
+    hint = f"make {call} work first"
+    if isinstance(error, torch.OutOfMemoryError):
+        hint += (
+            ", on a device with more memory or on the CPU; an adapter of a training script needs least where it is given "
+            "functions that make the model and a batch: offload init --model-adapter FILE:make_model --batch make_batch"
+        )
+    elif "CUDA" in str(error) and not torch.cuda.is_available():
+        hint += ": there is no CUDA device here, so that it has to take the device that is there"
+    return _refused("MOD715", message, hint)
 
 
 def _refused(code: str, message: str, hint: str) -> RefusedError:

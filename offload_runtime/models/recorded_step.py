@@ -3,20 +3,21 @@
     main() -> the first call of a model that trains -> what is computed from its output -> backward, where it ends
 
 The loop runs as it is until its first backward. The module, its arguments and the computation from the module's output
-to the loss are kept, and computed again on other outputs of the same module. Nothing of the loop's own step stays in
-memory.
+to the loss are kept, and computed again on other outputs of the same module. Nothing is saved for that backward, which
+never runs, so that a step which does not fit the device is recorded too; nothing of it stays in memory afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -77,8 +78,8 @@ class RecordedStep:
 def record_step(run: Callable[[], object]) -> RecordedStep:
     """Call ``run`` until its first backward, and return the training step that led there.
 
-    ``torch.compile`` is off meanwhile. Raises RuntimeError where there is no such step, or where it is of more than one
-    module that trains.
+    ``torch.compile`` is off meanwhile. Raises RuntimeError where there is no such step, where it is of more than one
+    module that trains, and where it takes gradients on its way from a module's output to the loss.
     """
     recorder = _Recorder()
     with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder:
@@ -115,8 +116,10 @@ class _Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if self.model is not None and self.depth == 0:
+        is_after = self.model is not None and self.depth == 0
+        with _nothing_saved() if is_after else nullcontext():
+            result = func(*args, **kwargs)
+        if is_after:
             self.after.append(_Call(func, tuple(args), kwargs, result))
         return result
 
@@ -130,7 +133,7 @@ class _Recorder(TorchFunctionMode):
                 return call_module(module, *args, **kwargs)
             self.depth += 1
             try:
-                result = call_module(module, *args, **kwargs)
+                result = _called_without_saving(call_module, module, args, kwargs)
             finally:
                 self.depth -= 1
             self._saw(_Call(module, args, kwargs, result), module)
@@ -164,6 +167,40 @@ class _Recorder(TorchFunctionMode):
         assert isinstance(module, nn.Module), "only modules are taken for the model"
         loss = None if _holds(self.model.result, self.loss) else _loss(self.model, self.after, self.loss)
         return RecordedStep(_unwrapped(module), self.model.args, self.model.kwargs, loss)
+
+
+class _NotSavedError(RuntimeError):
+    """Raised where something does take gradients before the loop's backward."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it takes gradients between the model's output and the loss: give the model, a batch and the loss by functions"
+        )
+
+
+def _nothing_saved() -> saved_tensors_hooks:
+    def pack(_: Tensor) -> None:
+        return None
+
+    def unpack(_: None) -> Tensor:
+        raise _NotSavedError
+
+    return saved_tensors_hooks(pack, unpack)
+
+
+def _called_without_saving(
+    call: Callable[..., Any], module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call ``module``, and again with what it saves where it takes gradients itself, as models of forces do."""
+    try:
+        with _nothing_saved():
+            return call(module, *args, **kwargs)
+    except _NotSavedError:
+        return call(module, *args, **kwargs)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        return call(module, *args, **kwargs)  # transforms of torch.func run under no hooks
 
 
 def _holds(output: Any, loss: Tensor) -> bool:

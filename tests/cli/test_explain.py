@@ -163,6 +163,8 @@ def test_a_policy_that_extends_a_planned_one_is_refused_where_it_says_so(
     (finding,) = refused.document["diagnostics"]
     assert (finding["code"], finding["path"]) == ("RUN524", "schedule.select")
     assert (finding["file"], finding["line"], finding["column"]) == (policy, 5, 5)
-    (following,) = refused.document["next"]
-    assert following.endswith("--format json --hardware h200-pcie5")
-    assert offload(*following.split()[1:]).exit_code == 0
+    profiles, following = refused.document["next"]
+    assert (profiles, offload(*profiles.split()[1:]).exit_code) == ("offload list hardware", 0)
+    assert following.endswith("--format json --hardware HARDWARE")
+    named = following.replace("HARDWARE", "h200-pcie5")
+    assert offload(*named.split()[1:]).exit_code == 0

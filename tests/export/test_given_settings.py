@@ -65,13 +65,20 @@ def test_fine_grained_offload_says_which_modules_it_needs(
     assert all("core_attn" in f"{refusal.message} {refusal.hint}" for refusal in found.refusals)
 
 
+FULL = (
+    "model.recompute_granularity=full",
+    "model.recompute_method=uniform",
+    "model.recompute_num_layers=1",
+)
+
+
 @pytest.mark.parametrize(
     ("facts", "given", "word"),
     [
         ({"cuda_graphs": True}, (), "depends on the version"),
-        ({}, ("model.cuda_graph_impl=local",), "depends on the version"),
+        ({}, ("model.cuda_graph_impl=transformer_engine",), "depends on the version"),
         ({"activation_recompute": True}, (), "is not known"),
-        ({}, ("model.recompute_granularity=full",), "is not known"),
+        ({}, FULL, "is not known"),
     ],
 )
 def test_what_fine_grained_offload_goes_together_with_is_said_as_far_as_it_is_known(

@@ -124,3 +124,69 @@ def unrelated_loss() -> None:
 def test_a_loop_without_one_step_of_one_module_is_refused(loop: Callable[[], None], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         record_step(loop)
+
+
+class Chain(nn.Module):
+    """Products in a row, each of which saves its input; counts how many of these are alive at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.num_alive = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs: list[weakref.ref[Tensor]] = []
+        for _ in range(10):
+            x = x * self.weight
+            inputs.append(weakref.ref(x))
+        self.num_alive = sum(each() is not None for each in inputs)
+        return x
+
+
+def test_nothing_is_saved_for_the_backward_that_never_runs() -> None:
+    model = Chain()
+    model(torch.randn(5))
+    assert model.num_alive == 10
+    step = record_step(lambda: model(torch.randn(5)).square().sum().backward())
+    assert model.num_alive == 1  # what the next product is made of
+    assert step.loss is not None
+    assert step.loss(torch.full((5,), 2.0)).item() == 20
+
+
+class Forces(Net):
+    """Takes a gradient in its forward, by autograd or by a transform of torch.func, which wants no hooks."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by = by
+
+    def energy(self, x: Tensor) -> Tensor:
+        return self.linear(x).square().sum()
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # another model's
+        if self.by == "func":
+            return torch.func.grad(self.energy)(x)
+        (force,) = torch.autograd.grad(self.energy(x), x, create_graph=True)
+        return force
+
+
+@pytest.mark.parametrize("by", ["autograd", "func"])
+def test_a_model_that_takes_gradients_itself_is_recorded_with_what_it_saves(by: str) -> None:
+    model, batch = Forces(by), torch.randn(5, WIDTH, requires_grad=True)
+    step = record_step(lambda: model(batch).square().sum().backward())
+    assert step.module is model
+    assert step.loss is not None
+    force = model(batch)
+    torch.testing.assert_close(step.loss(force), force.square().sum(), rtol=0, atol=0)
+
+
+def test_gradients_between_output_and_loss_are_refused() -> None:
+    model, batch = Net(), torch.randn(5, WIDTH, requires_grad=True)
+
+    def loop() -> None:
+        logits = model(batch)["logits"]
+        (slope,) = torch.autograd.grad(logits.sum(), batch, create_graph=True)
+        (logits.sum() + slope.square().sum()).backward()
+
+    with pytest.raises(RuntimeError, match="takes gradients between the model's output and the loss"):
+        record_step(loop)
