@@ -172,8 +172,9 @@ def _raised(spec: str, doing: str, error: Exception) -> RefusedError:
     hint = f"make {call} work first"
     if isinstance(error, torch.OutOfMemoryError):
         hint += (
-            ", on a device with more memory or on the CPU; an adapter of a training script needs least where it is given "
-            "functions that make the model and a batch: offload init --model-adapter FILE:make_model --batch make_batch"
+            ", on a device with more memory or on the CPU; an adapter of a training script needs least where it is "
+            "given functions that make the model and a batch: "
+            "offload init --model-adapter FILE:make_model --batch make_batch"
         )
     elif "CUDA" in str(error) and not torch.cuda.is_available():
         hint += ": there is no CUDA device here, so that it has to take the device that is there"

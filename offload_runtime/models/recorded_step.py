@@ -174,7 +174,8 @@ class _NotSavedError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "it takes gradients between the model's output and the loss: give the model, a batch and the loss by functions"
+            "it takes gradients between the model's output and the loss: give the model, a batch and the loss by "
+            "functions"
         )
 
 

@@ -150,6 +150,8 @@ def _prediction_error(result: PlanResult) -> str:
 
 
 def _optimizer(result: PlanResult) -> str:
+    if result.assumes_no_state and result.target_bytes is None:  # under a limit the verdict says it
+        return f"{result.optimizer} (none was named: --optimizer adamw counts its state)"
     return result.optimizer + (" with float32 master weights" if result.resident_bytes.master_weights else "")
 
 

@@ -113,7 +113,9 @@ def test_a_limit_planned_without_an_optimizer_s_state_says_so() -> None:
     said = "; no state of an optimizer is counted, since sgd keeps none: name yours with --optimizer."
     sgd = {"optimizer": "sgd", "assumes_no_state": True}
     assert render_plan(plan_result(**sgd)).endswith(said)
-    assert said not in render_plan(plan_result(**sgd, target_bytes=None))
+    unlimited = render_plan(plan_result(**sgd, target_bytes=None))
+    assert said not in unlimited
+    assert ", sgd (none was named: --optimizer adamw counts its state), " in unlimited
     assert said not in render_plan(plan_result())
 
 
