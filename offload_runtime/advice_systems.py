@@ -9,6 +9,7 @@ from offload_runtime.export.fact_refusals import fact_refusals
 from offload_runtime.export.target import TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.offload_mechanisms import MECHANISMS
 from offload_runtime.predicates import comparisons, evaluate
 
 __all__ = ["OWN_MECHANISM", "carried_out_by", "refusal_summary", "refused_by_system", "system_summary"]
@@ -59,14 +60,23 @@ def _without_impossible(is_on: Sequence[TargetMechanism], sheet: FactSheet) -> F
 
 
 def refused_by_system(sheet: FactSheet) -> tuple[Diagnostic, ...]:
-    """Return what the system that trains refuses of this run, as an export for it would; nothing for other systems."""
-    target = sheet.get("framework")
-    return fact_refusals(str(target), sheet.values) if target in EXPORT_TARGETS else ()
+    """Return what the system that offloads refuses of this run, as an export for it would; else nothing."""
+    target = _refusing(sheet)
+    return () if target is None else fact_refusals(target, sheet.values)
+
+
+def _refusing(sheet: FactSheet) -> str | None:
+    """Return the target whose rules the run has to keep: the system that trains, or that of the mechanism."""
+    framework = sheet.get("framework")
+    if framework in EXPORT_TARGETS:
+        return str(framework)
+    mechanism = MECHANISMS.get(str(sheet.get("offload_mechanism")))
+    return None if mechanism is None else mechanism.system
 
 
 def refusal_summary(sheet: FactSheet, refused: Sequence[Diagnostic]) -> str:
     """Say that the system refuses this configuration, and why."""
-    system = str(sheet.get("framework"))
+    system = str(_refusing(sheet))
     # What the system itself would print stands in the finding, after the name of the rule.
     reasons = [each.message.removeprefix(f"{system}: ").partition(" [")[0] for each in refused]
     return f"{load_target(system).title} refuses this configuration: {'; '.join(reasons)}."

@@ -114,7 +114,7 @@ def _mechanisms(sheet: FactSheet) -> Iterator[tuple[str, str]]:
             known = sheet.get(name)
             if name != "framework" and known is not None and known != value:
                 yield (
-                    f"{named} and {name} {typed_value(known)}: the mechanism is on where {name} is "
+                    f"{named} and {name} {typed_value(known)}: with that mechanism {name} is "
                     f"{typed_value(value)}",
                     "leave the one out that is wrong",
                 )

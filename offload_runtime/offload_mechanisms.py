@@ -19,7 +19,8 @@ class OffloadMechanism:
 
     ``frameworks`` are those that can train with it, empty where any can; ``native`` those that have no others, or
     whose others are in this table too. ``implies`` are facts that hold where it is on; ``on_when`` says that it is on
-    where nobody named it. ``asks`` are facts that its fixes hang on.
+    where nobody named it. ``asks`` are facts that its fixes hang on. ``system`` is the system whose rules it follows in
+    any loop, by the name of its export; None where the loop's own system says.
     """
 
     name: str
@@ -29,6 +30,7 @@ class OffloadMechanism:
     implies: Mapping[str, Scalar] = field(default_factory=dict)
     on_when: Predicate | None = None
     asks: tuple[str, ...] = ()
+    system: str | None = None
 
     @property
     def moves_activations_alone(self) -> bool:
@@ -40,6 +42,8 @@ _MEGATRON = "megatron-bridge"
 _FSDP = ("optimizer_state", "gradients", "parameters")
 _ZERO = ("optimizer_state", "parameters")
 _DEEPSPEED = ("deepspeed", "pytorch", "accelerate", "transformers")
+# Parameters that are offloaded take their gradients and the optimizer's state along.
+_WHOLE = {"optimizer_offload": True, "gradient_offload": True, "parameter_offload": True}
 
 
 def _of_megatron(name: str, moves: str, switch: str, asks: tuple[str, ...] = ()) -> OffloadMechanism:
@@ -61,12 +65,15 @@ def _of_megatron(name: str, moves: str, switch: str, asks: tuple[str, ...] = ())
 MECHANISMS: Mapping[str, OffloadMechanism] = {
     mechanism.name: mechanism
     for mechanism in (
-        OffloadMechanism("fsdp1", _FSDP, frameworks=("pytorch", "accelerate", "transformers")),
+        OffloadMechanism(
+            "fsdp1", _FSDP, frameworks=("pytorch", "accelerate", "transformers"), implies=_WHOLE
+        ),
         OffloadMechanism(
             "fsdp2",
             _FSDP,
             frameworks=("fsdp2", "pytorch", "torchtitan", "accelerate", "transformers"),
             native=("fsdp2",),
+            implies=_WHOLE,
         ),
         OffloadMechanism(
             "zero_offload",
@@ -74,6 +81,7 @@ MECHANISMS: Mapping[str, OffloadMechanism] = {
             frameworks=_DEEPSPEED,
             native=("deepspeed",),
             asks=("optimizer_offload", "parameter_offload", "offload_fraction"),
+            system="deepspeed",
         ),
         OffloadMechanism(
             "nvme",
@@ -82,7 +90,9 @@ MECHANISMS: Mapping[str, OffloadMechanism] = {
             on_when=AllOf(
                 (Comparison("framework", "is", "deepspeed"), Comparison("offload_device", "is", "nvme"))
             ),
+            implies={"offload_device": "nvme"},
             asks=("optimizer_offload", "parameter_offload"),
+            system="deepspeed",
         ),
         OffloadMechanism("activation_hooks", ("activations",)),
         OffloadMechanism(

@@ -263,7 +263,7 @@ def test_a_slowdown_of_nothing_is_a_contradiction(facts: dict[str, Scalar], name
 
 
 def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
-    nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme"}
+    nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme", "offload_device": "nvme"}
     assert "In this order: the disk by itself." in advice(nvme).summary
     (found,) = advice({**nvme, "nvme_read_gbps": 1.0}).findings
     assert found.fixes[0] == "aio.queue_depth and aio.block_size higher"

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from offload_runtime.advice_systems import carried_out_by, refused_by_system, system_summary
+from offload_runtime.advice_systems import (
+    carried_out_by,
+    refusal_summary,
+    refused_by_system,
+    system_summary,
+)
+from offload_runtime.errors import UsageError
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.offload_facts import of_offloading, refuse_contradictions
 
 
 def sheet(framework: str = "megatron-bridge", **facts: Any) -> FactSheet:
@@ -67,3 +74,32 @@ def test_what_is_on_and_cannot_be_stands_in_the_way_of_nothing() -> None:
     assert "fine-grained activation offload" in besides.partition(" Not ")[0]
     possible = str(system_summary(sheet(layer_activation_offload=True, pipeline_parallel=1)))
     assert "fine-grained activation offload" in possible.partition(" Not ")[2]
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"offload_mechanism": "nvme", "zero_stage": 2}, "nvme-needs-stage-3"),
+        ({"offload_mechanism": "zero_offload", "parameter_offload": True, "zero_stage": 2}, "need-stage-3"),
+    ],
+)
+@pytest.mark.parametrize("framework", ["deepspeed", "transformers", None])
+def test_a_mechanism_that_is_named_keeps_the_rules_of_its_system_in_any_loop(
+    facts: dict[str, Any], name: str, framework: str | None
+) -> None:
+    loop = {} if framework is None else {"framework": framework}
+    found = of_offloading(FactSheet().with_facts({**facts, **loop, "optimizer_offload": True}, "given"))
+    (refused,) = refused_by_system(found)
+    assert name in refused.message
+    assert refusal_summary(found, [refused]).startswith("DeepSpeed refuses this configuration: ")
+    allowed = of_offloading(found.with_facts({"zero_stage": 3, "asynchronous_io": True}, "given"))
+    assert refused_by_system(allowed) == ()
+
+
+@pytest.mark.parametrize("mechanism", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("kind", ["optimizer", "gradient", "parameter"])
+def test_offloaded_parameters_of_fsdp_take_gradients_and_state_along(mechanism: str, kind: str) -> None:
+    named = FactSheet().with_facts({"offload_mechanism": mechanism}, "given")
+    assert of_offloading(named).get(f"{kind}_offload") is True
+    with pytest.raises(UsageError, match=f"{kind}_offload false: with that mechanism"):
+        refuse_contradictions(named.with_facts({f"{kind}_offload": False}, "given"))

@@ -102,7 +102,7 @@ def test_a_mechanism_of_megatron_and_its_switch_are_the_same_fact(name: str) -> 
         ),
         (
             {"offload_mechanism": "megatron_optimizer", "optimizer_offload": False},
-            "optimizer_offload false: the mechanism is on where optimizer_offload is true",
+            "optimizer_offload false: with that mechanism optimizer_offload is true",
         ),
         (
             {"offload_mechanism": "none", "fine_grained_offload": True},
