@@ -1,7 +1,9 @@
 """Facts about a run that offloads that follow from other facts about it, and facts that exclude each other.
 
-slowdown, offload_mechanism -> offload_enabled      stall_ms, offload_step_ms -> exposed_copy_fraction
-offload_mechanism <-> switches of Megatron          budget_bytes, window_bytes -> budget_in_window
+slowdown, offload_mechanism, what is off the device -> offload_enabled
+stall_ms, offload_step_ms -> exposed_copy_fraction
+budget_bytes, window_bytes -> budget_in_window
+offload_mechanism <-> switches of Megatron
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
     mechanism = sheet.get("offload_mechanism")
     if mechanism is not None:
         found["offload_enabled"] = mechanism != "none"
-    elif sheet.get("slowdown") is not None or mechanisms_on(sheet.values):
+    elif sheet.get("slowdown") is not None or mechanisms_on(sheet.values) or _is_anything_off(sheet):
         found["offload_enabled"] = True  # a slowdown is the step with offloading over that without
     on = mechanisms_on(sheet.values)
     if on and all(each.moves_activations_alone for each in on) and sheet.get("optimizer_offload") is not True:
@@ -39,6 +41,11 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
     if budget is not None and window is not None:
         found["budget_in_window"] = budget <= window
     return sheet.beneath(found, _ORIGIN)
+
+
+def _is_anything_off(sheet: FactSheet) -> bool:
+    kinds = ("activation", "gradient", "optimizer", "parameter")
+    return any(sheet.get(f"{kind}_offload") is True for kind in kinds)
 
 
 def _named(sheet: FactSheet) -> dict[str, Scalar]:

@@ -29,17 +29,19 @@ from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import MIB, is_state_elsewhere, limit_bytes
 from offload_runtime.targets import EXPORT_TARGETS
 
-# Facts that the fixes of a slow run change: what a run has of them after one is to be said again.
+# Facts that the fixes of a slow run may change: what a run has of them after one is asked again.
 _CHANGED_BY_FIXES = (
     "budget_bytes",
     "defer",
     "mode",
+    "num_graphs",
     "num_offloaded_layers",
     "offload_device",
     "offload_fraction",
     "offload_overlap",
     "parameter_offload",
     "prefetch",
+    "zero_stage",
 )
 # Commands that speak of what this package's back end would do.
 _THIS_BACK_END = ("apply", "bench", "explain", "plan")
@@ -245,8 +247,15 @@ def _as_options(facts: Mapping[str, Scalar]) -> str:
 
 
 def _measured_again(gathered: Gathered) -> str:
-    """Return the command that takes a new measurement, a pair: without what was measured before, or a fix changes."""
-    stays = {name: value for name, value in _of_the_run(gathered).items() if name not in _CHANGED_BY_FIXES}
+    """Return the command that takes a new measurement, a pair: without what was measured, and asking what was fixed."""
+    sheet = gathered.result.sheet
+    of_run = _of_the_run(gathered) | {
+        name: sheet.values[name] for name in ("fits", "mode", "num_graphs") if sheet.origin(name) == "given"
+    }
+    stays = {
+        name: name.upper() if name in _CHANGED_BY_FIXES else typed_value(value)
+        for name, value in of_run.items()
+    }
     known = {**stays, "paired_baseline": True, "warm_steps_only": True}
     mechanism = gathered.result.sheet.get("offload_mechanism")
     if mechanism is not None:

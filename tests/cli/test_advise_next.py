@@ -172,7 +172,13 @@ def test_who_names_a_mechanism_alone_is_asked_for_the_slowdown_first(offload: Of
 
 
 DONE = facts(
-    *("slowdown=3", "offload_mechanism=zero_offload", "paired_baseline=true", "warm_steps_only=true"),
+    *(
+        "fits=false",
+        "slowdown=3",
+        "offload_mechanism=zero_offload",
+        "paired_baseline=true",
+        "warm_steps_only=true",
+    ),
     *("exposed_copy_fraction=0.01", "cpu_step_fraction=0.5", "pageable_fraction=0", "gpu_utilization=0.9"),
     *("memory_headroom_fraction=0.1", "numa_local=true", "pcie_link_width=16", "pcie_generation=5"),
     *("host_cpu_fraction=0.5", "optimizer_offload=true", "offload_fraction=1"),
@@ -187,6 +193,10 @@ def test_where_every_check_is_done_the_first_fix_is_measured_again(offload: Offl
         "offload advise --fact slowdown=SLOWDOWN --fact offload_mechanism=zero_offload"
     )
     assert "cpu_step_fraction" not in answer["next"][0]  # measured before the fix
+    # What a fix may change is asked again, and the rest is carried over.
+    assert "--fact offload_fraction=OFFLOAD_FRACTION" in answer["next"][0]
+    assert "--fact optimizer_offload=true" in answer["next"][0]
+    assert "--fact fits=false" in answer["next"][0]
     assert not any("measuring.md" in line for line in answer["next"])
     open_one = json.loads(
         offload("advise", "--hardware", "h100-pcie5", *DONE[:-6], "--format", "json").stdout
