@@ -67,8 +67,8 @@ def command(model_adapter: str | None, output: str | None, force: bool, **wishes
     An adapter gives the model of a training script to explain, plan and apply, as `adapter:build`. FUNCTION is one of
     the script, and is called without arguments. It returns the model (name a function for --batch, and one for --loss
     unless the model returns its loss), or returns a transformers.Trainer, or is the loop that trains, such as main:
-    then it runs until its first backward. Which of these (model, trainer, loop) is read from its text, unless
-    --adapter-kind says it. The script is not run by init.
+    then it runs until its first backward, and saves nothing for it. Which of these (model, trainer, loop) is read from
+    its text, unless --adapter-kind says it. The script is not run by init.
 
     \b
     Example:
