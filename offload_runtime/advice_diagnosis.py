@@ -8,25 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from offload_runtime.diagnosed_run import (
+    is_unnamed,
+    known_fact,
+    may_move_two,
+    may_use_disk,
+    moves_activations_alone,
+    of_the_run,
+    step_that_does_not_count,
+    with_mechanism,
+)
 from offload_runtime.diagnosis_fixes import BELOW_STAGE_3, PRICE_UNLESS, PRICES
 from offload_runtime.diagnosis_rows import Check
 from offload_runtime.diagnosis_table import (
     CHECKS,
     FINDINGS,
     FITS,
-    NO_DISK,
     NORMAL,
     SIGNS,
     SLOW,
 )
-from offload_runtime.fact_sheet import FactSheet, format_fact
-from offload_runtime.facts import FACTS
-from offload_runtime.offload_mechanisms import (
-    MECHANISMS,
-    mechanisms_on,
-    mechanisms_possible,
-)
-from offload_runtime.predicates import Predicate, Scalar, comparisons, evaluate
+from offload_runtime.fact_sheet import FactSheet
+from offload_runtime.offload_mechanisms import MECHANISMS, mechanisms_possible
+from offload_runtime.predicates import Predicate, comparisons, evaluate
 
 __all__ = [
     "DIAGNOSIS_CARD",
@@ -36,6 +40,7 @@ __all__ = [
     "diagnose",
     "found_in",
     "is_slow",
+    "is_to_be_fixed_now",
     "open_checks",
 ]
 
@@ -43,15 +48,14 @@ DIAGNOSIS_CARD = "diagnose-offload-overhead"
 _MEASURED_AS = {"paired_baseline": "in a pair", "warm_steps_only": "warm"}
 _MEASURED = tuple(_MEASURED_AS)
 PRICE_CARD = "offload-optimizer-state"
-# What a plan was asked for, and what a probe says of a link that may be idle: of the run that is slow they are known
-# where they are given.
-_OF_THE_RUN = ("mode", "pcie_generation", "pcie_link_width")
 _NEXT = (
     "None of the checks explains it. Compare one warm trace of each side, with and without offloading: the rows that "
     "grew (collectives, the data loader, kernels that became more, graph breaks) are where to look. {}Offload "
     "no more before that is known."
 )
 _THREE_SIDES = "Where two things are offloaded, measure three sides. "
+_CHECKED = {name for check in CHECKS for name in check.facts}
+_FINDINGS = {finding.name: finding for finding in FINDINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,19 @@ class Diagnosis:
 def is_slow(sheet: FactSheet) -> bool:
     """Tell whether offloading is on and known to cost more than it normally does, by the slowdown or else by a sign."""
     slowdown = _slowdown(sheet)
-    return bool(_signs(sheet)) if slowdown is None else slowdown >= SLOW
+    return bool(_signs(of_the_run(sheet))) if slowdown is None else slowdown >= SLOW
+
+
+def is_to_be_fixed_now(sheet: FactSheet) -> bool:
+    """Tell whether something was found whose fix no open check comes before."""
+    found = found_in(sheet)
+    return bool(found) and not _checks_before(found[0], sheet)
 
 
 def diagnose(sheet: FactSheet) -> Diagnosis | None:
     """Return what is to be said of a slowdown by offloading; None where neither it nor a sign of it is known."""
-    sheet = _of_the_run(sheet)
+    ignored = step_that_does_not_count(sheet)
+    sheet = of_the_run(sheet)
     contradiction = _contradiction(sheet)
     if contradiction is not None:
         return Diagnosis("unknown", contradiction, ())
@@ -94,36 +105,66 @@ def diagnose(sheet: FactSheet) -> Diagnosis | None:
     todo, found = open_checks(sheet), found_in(sheet)
     if found and found[0].finding == FITS:
         fix = found[0].fixes[0]
-        summary = f"{_question(sheet, slowdown)} It fits without offloading: {fix}; then nothing has to be diagnosed."
+        summary = f"It fits without offloading: {fix}; then time it again. Nothing has to be diagnosed."
         return Diagnosis("diagnose", summary, (), found)
-    missing = _missing(sheet, todo)
     parts = [_question(sheet, slowdown)]
     if found:
         so_far = " so far" if todo else ""
         parts.append(f"Found{so_far}: {'; '.join(f'{each.finding} ({each.because})' for each in found)}.")
-        if todo and slowdown is None:
-            parts.append(f"First fix: {found[0].fixes[0]}.")
+    parts += [ignored] if ignored is not None else []
     if slowdown is not None and sheet.get("fits") is None and sheet.get("out_of_memory") is not True:
         parts.append("Does it fit without offloading (fits)? Then take it off.")
     price = _price(sheet)
     if price is not None:
         parts.append(price)
-    if _is_unnamed(sheet):
+    if is_unnamed(sheet):
         parts.append("Name what offloads (offload_mechanism): the fixes hang on it.")
-    only_if_used = bool(found) and not any(_is_sure(check, sheet) for check in todo)
-    if found and (not todo or only_if_used):
-        parts.append(f"Apply the first fix, {found[0].fixes[0]}; then measure the pair again.")
-    if todo:
-        order = "Open still" if only_if_used else "In this order"
-        parts.append(f"{order}: {'; then '.join(_in_words(check, sheet) for check in todo)}.")
-    elif not found:
-        parts.append(_NEXT.format(_THREE_SIDES if _may_move_two(sheet) else ""))
-    return Diagnosis("diagnose", " ".join(parts), missing, found)
+    parts += _what_to_do(found, todo, sheet)
+    return Diagnosis("diagnose", " ".join(parts), _missing(sheet, todo), found)
+
+
+def _what_to_do(found: tuple[Found, ...], todo: tuple[Check, ...], sheet: FactSheet) -> list[str]:
+    """Return what is done next: the fix that no open check comes before, else the checks, in order."""
+    if not found:
+        explained = _NEXT.format(_THREE_SIDES if may_move_two(sheet) else "")
+        return [f"In this order: {_in_order(todo, sheet)}." if todo else explained]
+    before, fix = _checks_before(found[0], sheet), found[0].fixes[0]
+    if before:
+        parts = [f"Before the first fix, in this order: {_in_order(before, sheet)}."]
+    elif todo and _FINDINGS[found[0].finding].settles_first:
+        parts = [
+            f"Settle this first, as it changes what the other checks show: {fix}; then measure the pair again."
+        ]
+    else:
+        parts = [f"Apply the first fix, {fix}; then measure the pair again."]
+    after = tuple(check for check in todo if check not in before)
+    return [*parts, f"Open still: {_in_order(after, sheet)}."] if after else parts
+
+
+def _checks_before(found: Found, sheet: FactSheet) -> tuple[Check, ...]:
+    """Return the open checks that come before the fix of what was found.
+
+    These are whether it was measured well, and those that may still find what is fixed before it; none where it is
+    settled first.
+    """
+    finding = _FINDINGS[found.finding]
+    if finding.settles_first or finding.name == FITS:
+        return ()
+    facts = with_mechanism(of_the_run(sheet))
+    earlier = FINDINGS[: FINDINGS.index(finding)]
+    possible = [each.sign for each in earlier if evaluate(each.sign, facts) is None]
+    hang_on = {*_MEASURED, *(each.fact for sign in possible for each in comparisons(sign))}
+    return tuple(
+        check
+        for check in open_checks(sheet)
+        if _is_sure(check, sheet)
+        and any(name in hang_on and (name in _MEASURED or name not in facts) for name in check.facts)
+    )
 
 
 def open_checks(sheet: FactSheet) -> tuple[Check, ...]:
     """Return the checks that are still to do, in order; one that was answered with no is still to do."""
-    sheet = _of_the_run(sheet)
+    sheet = of_the_run(sheet)
     return tuple(check for check in CHECKS if _is_open(check, sheet))
 
 
@@ -132,8 +173,8 @@ def found_in(sheet: FactSheet) -> tuple[Found, ...]:
 
     A symptom has no fixes that a finding before has named.
     """
-    sheet = _of_the_run(sheet)
-    facts = _with_mechanism(sheet)
+    sheet = of_the_run(sheet)
+    facts = with_mechanism(sheet)
     names = [mechanism.name for mechanism in mechanisms_possible(sheet.values)]
     named: dict[str, str] = {}
     found = []
@@ -147,22 +188,6 @@ def found_in(sheet: FactSheet) -> tuple[Found, ...]:
         because = ", ".join(_all_known(sheet, finding.sign))
         found.append(Found(finding.name, because, fixes))
     return tuple(found)
-
-
-def _of_the_run(sheet: FactSheet) -> FactSheet:
-    """Return the sheet without what was predicted or probed and may be otherwise in the run that is slow."""
-    return FactSheet(
-        tuple(known for known in sheet.known if known.name not in _OF_THE_RUN or known.origin == "given")
-    )
-
-
-def _with_mechanism(sheet: FactSheet) -> dict[str, Scalar]:
-    """Return the facts, with the mechanism where the framework has only one."""
-    possible = mechanisms_possible(sheet.values)
-    facts = sheet.values
-    if not _is_named(sheet) and len(possible) == 1:
-        facts["offload_mechanism"] = possible[0].name
-    return facts
 
 
 def _is_open(check: Check, sheet: FactSheet) -> bool:
@@ -184,22 +209,27 @@ def _is_made(check: Check, sheet: FactSheet) -> bool:
     return evaluate(check.not_for, sheet.values) is not True
 
 
+def _in_order(checks: tuple[Check, ...], sheet: FactSheet) -> str:
+    return "; then ".join(_in_words(check, sheet) for check in checks)
+
+
 def _question(sheet: FactSheet, slowdown: float | None) -> str:
     if slowdown is not None:
         what = f"why a step takes {slowdown:.4g} times as long as without offloading"
     else:
-        known = dict.fromkeys(text for sign in _signs(sheet) for text in _all_known(sheet, sign))
+        signs = dict.fromkeys(each.fact for sign in _signs(sheet) for each in comparisons(sign))
+        known = [known_fact(sheet, name) for name in signs if name in _CHECKED]
         what = f"what a step that offloads waits for, {', '.join(known)}"
     return f"Diagnose {what} ({DIAGNOSIS_CARD})."
 
 
 def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
     """Return the unknown facts that the diagnosis and its fixes hang on: what offloads, the checks, what is off."""
-    names = ["offload_mechanism"] if _is_unnamed(sheet) else []
+    names = ["offload_mechanism"] if is_unnamed(sheet) else []
     names += [name for check in todo for name in check.facts if sheet.get(name) is None]
     if _slowdown(sheet) is None:
         names.append("slowdown")
-    if _may_use_disk(sheet) and not _is_unnamed(sheet):
+    if may_use_disk(sheet) and not is_unnamed(sheet):
         names.append("offload_mechanism")
     possible = mechanisms_possible(sheet.values) or (MECHANISMS["zero_offload"],)
     names += [name for mechanism in possible for name in mechanism.asks]
@@ -217,7 +247,17 @@ def _missing(sheet: FactSheet, todo: tuple[Check, ...]) -> tuple[str, ...]:
 
 
 def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
-    """Say that what was measured is no slowdown to diagnose, as far as it was measured well."""
+    """Say that what was measured is no slowdown to diagnose, and what slows the step whatever it offloads."""
+    summary, missing = _no_slowdown(sheet, slowdown)
+    others = tuple(found for found in found_in(sheet) if _FINDINGS[found.finding].slows_any_run)
+    if others:
+        named = "; ".join(f"{each.finding} ({each.because})" for each in others)
+        summary += f" Found, and slow with or without offloading: {named}. First fix: {others[0].fixes[0]}."
+    return Diagnosis("not_slow", summary, missing, others)
+
+
+def _no_slowdown(sheet: FactSheet, slowdown: float) -> tuple[str, tuple[str, ...]]:
+    """Say what the ratio means, as far as it was measured well, with the facts that say whether it was."""
     open_ones = tuple(name for name in _MEASURED if sheet.get(name) is not True)
     wrong = " and ".join(_MEASURED_AS[name] for name in open_ones if sheet.get(name) is False)
     if wrong and slowdown < NORMAL:
@@ -225,7 +265,7 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
             f"The ratio of {slowdown:.4g} does not count yet: it was not measured {wrong}. Measure it so, and give it "
             "again."
         )
-        return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
+        return summary, tuple(name for name in open_ones if sheet.get(name) is None)
     measured = f"a step takes {slowdown:.4g} times as long as without offloading"
     if slowdown < 1 / NORMAL:
         summary = f"The step is faster with offloading: {measured}."
@@ -243,11 +283,11 @@ def _not_slow(sheet: FactSheet, slowdown: float) -> Diagnosis:
         )
     else:
         summary = f"This is the normal price of offloading: {measured}. Take it, or offload less."
-        if not _moves_activations_alone(sheet):
+        if not moves_activations_alone(sheet):
             summary += f" Optimizer state on the host costs more: offload skills show {PRICE_CARD}."
     if open_ones:
         summary += f" That holds if both were measured in a pair and warm ({', '.join(open_ones)})."
-    return Diagnosis("not_slow", summary, tuple(name for name in open_ones if sheet.get(name) is None))
+    return summary, tuple(name for name in open_ones if sheet.get(name) is None)
 
 
 def _price(sheet: FactSheet) -> str | None:
@@ -277,9 +317,9 @@ def _contradiction(sheet: FactSheet) -> str | None:
         return None
     fact = "offload_mechanism" if sheet.get("offload_mechanism") == "none" else "offload_enabled"
     return (
-        f"{_known(sheet, fact)} says that nothing is offloaded, and slowdown {slowdown:.4g} is a step with offloading "
-        "over one without: one of the two is wrong. If something is offloaded, name it (offload_mechanism); if "
-        "nothing is, offloading does not make the step slow, and slowdown is not this ratio."
+        f"{known_fact(sheet, fact)} says that nothing is offloaded, and slowdown {slowdown:.4g} is a step with "
+        "offloading over one without: one of the two is wrong. If something is offloaded, name it (offload_mechanism); "
+        "if nothing is, offloading does not make the step slow, and slowdown is not this ratio."
     )
 
 
@@ -287,35 +327,6 @@ def _signs(sheet: FactSheet) -> tuple[Predicate, ...]:
     if sheet.get("offload_enabled") is not True:
         return ()
     return tuple(sign for sign in SIGNS if evaluate(sign, sheet.values) is True)
-
-
-def _is_named(sheet: FactSheet) -> bool:
-    return sheet.get("offload_mechanism") not in (None, "unknown")
-
-
-def _is_unnamed(sheet: FactSheet) -> bool:
-    """Tell whether neither the mechanism is known nor a framework that has one."""
-    return (
-        not _is_named(sheet)
-        and len(mechanisms_possible(sheet.values)) != 1
-        and not mechanisms_on(sheet.values)
-    )
-
-
-def _may_use_disk(sheet: FactSheet) -> bool:
-    """Tell whether a disk may be what is offloaded to, as nothing that is known says which device is."""
-    return sheet.get("offload_device") is None and evaluate(NO_DISK, sheet.values) is not True
-
-
-def _may_move_two(sheet: FactSheet) -> bool:
-    """Tell whether two things may be off the device of which one can come back without the other."""
-    possible = mechanisms_possible(sheet.values)
-    return len(possible) != 1 or possible[0].moves == ("optimizer_state", "parameters")
-
-
-def _moves_activations_alone(sheet: FactSheet) -> bool:
-    possible = mechanisms_possible(sheet.values)
-    return bool(possible) and all(mechanism.moves_activations_alone for mechanism in possible)
 
 
 def _is_sure(check: Check, sheet: FactSheet) -> bool:
@@ -336,9 +347,4 @@ def _slowdown(sheet: FactSheet) -> float | None:
 def _all_known(sheet: FactSheet, sign: Predicate) -> tuple[str, ...]:
     """Return the facts that a sign compares and that are known, each once, with their values."""
     names = dict.fromkeys(each.fact for each in comparisons(sign))
-    return tuple(_known(sheet, name) for name in names if sheet.get(name) is not None)
-
-
-def _known(sheet: FactSheet, name: str) -> str:
-    value = sheet.get(name)
-    return name if value is None else f"{name} {format_fact(FACTS[name], value)}"
+    return tuple(known_fact(sheet, name) for name in names if sheet.get(name) is not None)

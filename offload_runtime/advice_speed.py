@@ -1,9 +1,10 @@
-"""A run that offloads and may be slow by that: what is asked first, and whether all was checked."""
+"""A run that offloads and may be slow by that: what is asked first, and whether enough was checked."""
 
 from __future__ import annotations
 
-from offload_runtime.advice_diagnosis import found_in, open_checks
+from offload_runtime.advice_diagnosis import is_to_be_fixed_now
 from offload_runtime.advice_systems import system_summary
+from offload_runtime.diagnosed_run import step_that_does_not_count
 from offload_runtime.fact_sheet import FactSheet
 
 __all__ = ["asks_of_speed", "is_checked", "or_slow"]
@@ -12,8 +13,8 @@ _RATIO = "--fact slowdown=3, the step time with over that without"
 
 
 def is_checked(sheet: FactSheet) -> bool:
-    """Tell whether no check of a slow run is open, and something was found."""
-    return not open_checks(sheet) and bool(found_in(sheet))
+    """Tell whether enough of a slow run was checked: something was found, and no open check comes before its fix."""
+    return is_to_be_fixed_now(sheet)
 
 
 def or_slow(sheet: FactSheet, summary: str, missing: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -27,6 +28,7 @@ def or_slow(sheet: FactSheet, summary: str, missing: tuple[str, ...]) -> tuple[s
         question = "Time the same step with and without offloading first, warm and in a pair"
     parts = [
         f"{question}: {_RATIO}{named}.",
+        step_that_does_not_count(sheet),
         system_summary(sheet),
         "If it is memory that is short instead: --fact out_of_memory=true.",
     ]

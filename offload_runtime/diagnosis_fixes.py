@@ -19,13 +19,19 @@ __all__ = [
     "NO_OPTIMIZER",
     "NO_PARAMETERS",
     "OVERLAP",
+    "PAGEABLE",
+    "PINNED_ALWAYS",
+    "PINS",
     "PRICES",
     "PRICE_UNLESS",
     "TAKEN_OFF",
+    "TO_STAGE_3",
 ]
 
 LARGE = 0.2
 """Share of a step from which on something is a reason why it is slow."""
+PAGEABLE = 0.05
+"""Share of the copied bytes from which on pageable ones matter: below are `loss.item()` and batches, no offload."""
 # From this share of the optimizer's state on, overlapping its copies was seen to help: skill offload-optimizer-state.
 _OVERLAP_FROM = 0.75
 _NUM_LAYERS_KNOWN = Comparison("num_offloaded_layers", "ge", 0)
@@ -52,6 +58,11 @@ OVERLAP = Fix(
             Comparison("offload_fraction", "lt", _OVERLAP_FROM),
         )
     ),
+)
+TO_STAGE_3 = Fix(
+    "ZeRO-3, under which a share of the state can stay on the GPU (a ratio below 1)",
+    when=BELOW_STAGE_3,
+    unless=NO_OPTIMIZER,
 )
 _TUNE = "offload skills show tune-activation-offload"
 _BUDGET = (
@@ -93,6 +104,46 @@ LESS: Mapping[str, tuple[str | Fix, ...]] = {
     ),
 }
 """What makes each mechanism move less."""
+
+_ZERO_DEFAULT = "(the default of DeepSpeed 0.19.8; in 0.18.4 it is false)"
+_PIN_ZERO = (
+    Fix(f"zero_optimization.offload_optimizer.pin_memory: true {_ZERO_DEFAULT}", unless=NO_OPTIMIZER),
+    Fix(
+        f"zero_optimization.offload_param.pin_memory: true {_ZERO_DEFAULT}",
+        unless=AnyOf((NO_PARAMETERS, BELOW_STAGE_3)),
+    ),
+)
+
+
+def _other_copies(pins: str) -> str:
+    return (
+        f"look for what else copies, the data loader, checkpoints or .cpu() in the loop: {pins} and has no setting for "
+        "that"
+    )
+
+
+PINS: Mapping[str, tuple[str | Fix, ...]] = {
+    "activation_hooks": ("torch.autograd.graph.save_on_cpu(pin_memory=True); its default is False",),
+    "zero_offload": _PIN_ZERO,
+    "nvme": _PIN_ZERO,
+    "fsdp1": (_other_copies("FSDP1 pins the shards and gradients that it offloads"),),
+    "fsdp2": (
+        "CPUOffloadPolicy(pin_memory=True), which is the default: a change only where False was given",
+    ),
+    "megatron_optimizer": (
+        Fix(
+            "optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true (the default of both: a change only where "
+            "false was given)",
+            unless=NO_OPTIMIZER,
+        ),
+    ),
+    "megatron_layers": (_other_copies("Transformer Engine pins the host buffers of model.cpu_offloading"),),
+    "megatron_fine_grained": (_other_copies("Megatron-Core pins the host buffers of these modules"),),
+    "offload_runtime": (_other_copies("this package pins its host buffers"),),
+}
+"""How each mechanism pins host memory, and what its default is."""
+PINNED_ALWAYS = ("fsdp1", "megatron_layers", "megatron_fine_grained", "offload_runtime")
+"""Mechanisms that pin by themselves, so that pageable copies are none of theirs."""
 
 PRICES: Mapping[str, tuple[Fix, ...]] = {
     "zero_offload": (

@@ -59,8 +59,9 @@ class Finding:
     """What a check can find: the sign of it in facts, and the fixes, each before the next.
 
     ``fixes`` hold for any mechanism; those in ``by_mechanism`` go before them, by the value of ``offload_mechanism``.
-    At least one of ``fixes`` is without a condition. Where ``unless`` holds, the sign does not count. A symptom is what
-    other findings may be the cause of: it has no fixes that one of them has named.
+    Whatever is known, at least one fix is left. Where ``unless`` holds, the sign does not count. A symptom is what
+    other findings may be the cause of: it has no fixes that one of them has named. What ``settles_first`` is cheap to
+    fix and changes what all other checks show; ``slows_any_run`` is what slows a step that offloads nothing as well.
     """
 
     name: str
@@ -69,6 +70,8 @@ class Finding:
     by_mechanism: Mapping[str, tuple[str | Fix, ...]] = field(default_factory=dict)
     unless: Predicate | None = None
     is_symptom: bool = False
+    settles_first: bool = False
+    slows_any_run: bool = False
 
     def is_in(self, facts: Mapping[str, Scalar]) -> bool:
         """Tell whether ``facts`` show it."""

@@ -14,7 +14,11 @@ from offload_runtime.diagnosis_fixes import (
     NO_OPTIMIZER,
     NO_PARAMETERS,
     OVERLAP,
+    PAGEABLE,
+    PINNED_ALWAYS,
+    PINS,
     TAKEN_OFF,
+    TO_STAGE_3,
 )
 from offload_runtime.diagnosis_rows import Check, Finding, Fix
 from offload_runtime.predicates import AllOf, AnyOf, Comparison, Not, Predicate
@@ -36,11 +40,10 @@ FULL = 0.02
 # GB/s of reading that a local SSD reaches; the usual range begins here (references/measuring.md).
 _DISK_GBPS = 3
 _OWN = Comparison("offload_mechanism", "is", "offload_runtime")
-_ACTIVATIONS_ALONE = Comparison(
-    "offload_mechanism",
-    "in",
-    ("activation_hooks", "offload_runtime", "megatron_layers", "megatron_fine_grained"),
-)
+_ACTIVATIONS = ("activation_hooks", "offload_runtime", "megatron_layers", "megatron_fine_grained")
+_STATE = ("fsdp1", "fsdp2", "zero_offload", "nvme", "megatron_optimizer")
+# Both facts are taken to be false where such a mechanism is all that is known to offload (`diagnosed_run`).
+_ACTIVATIONS_ALONE = AllOf((Comparison("offload_mechanism", "in", _ACTIVATIONS), NO_OPTIMIZER, NO_PARAMETERS))
 _STATE_LEAVES_WHOLE = Comparison("offload_mechanism", "in", ("fsdp1", "fsdp2"))
 _NVME = AnyOf((Comparison("offload_mechanism", "is", "nvme"), Comparison("offload_device", "is", "nvme")))
 NO_DISK = AnyOf(
@@ -81,8 +84,18 @@ _STALLS = AllOf(
 SIGNS: tuple[Predicate, ...] = (
     _STALLS,
     Comparison("exposed_copy_fraction", "ge", LARGE),
-    Comparison("pageable_fraction", "gt", 0),
-    Comparison("cpu_step_fraction", "ge", LARGE),
+    Comparison("pageable_fraction", "ge", PAGEABLE),
+    AllOf(
+        (
+            Comparison("cpu_step_fraction", "ge", LARGE),
+            AnyOf(
+                (
+                    Comparison("optimizer_offload", "is", True),
+                    Not(Comparison("offload_mechanism", "in", _ACTIVATIONS)),
+                )
+            ),
+        )
+    ),
 )
 """Each a reason to diagnose a run that offloads though nobody measured how much longer its step takes."""
 
@@ -96,12 +109,10 @@ _LOW_GENERATION = AnyOf(
     )
 )
 _BIND = "start with deepspeed --bind_cores_to_rank"
-_PIN_ZERO = (
-    Fix("zero_optimization.offload_optimizer.pin_memory: true", unless=NO_OPTIMIZER),
-    Fix("zero_optimization.offload_param.pin_memory: true", unless=AnyOf((NO_PARAMETERS, BELOW_STAGE_3))),
-)
 
 _OTHER_LOOP = Comparison("framework", "in", ("accelerate", "deepspeed", "fsdp2", "megatron-bridge"))
+# Either the optimizer does not step on the host's cores, or the step is no slower by it.
+_NO_STATE_ON_CORES = AnyOf((_ACTIVATIONS_ALONE, NO_OPTIMIZER, Comparison("slowdown", "lt", SLOW)))
 FITS = "the step fits without offloading"
 """The finding after which nothing has to be checked."""
 
@@ -117,6 +128,7 @@ FINDINGS = (
         "mode graph runs slower than torch.compile, whatever moves",
         AllOf((_OWN, Comparison("mode", "is", "graph"))),
         ('give "mode": "inductor" in the options of the backend, or OFFLOAD_MODE=inductor',),
+        settles_first=True,
     ),
     Finding(
         "the step is broken into several graphs",
@@ -125,6 +137,7 @@ FINDINGS = (
             "take the graph breaks out: TORCH_LOGS=graph_breaks names each, fullgraph=True stops at the first, and "
             "OFFLOAD_REPORT=report.json says what is not offloaded between them (RUN540 to RUN547)",
         ),
+        settles_first=True,
     ),
     Finding(
         "device memory is full at the peak",
@@ -134,6 +147,8 @@ FINDINGS = (
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments; PYTORCH_ALLOC_CONF is its newer "
             "name, which torch 2.9.1 was reported to ignore",
         ),
+        settles_first=True,
+        slows_any_run=True,
     ),
     Finding(
         "the process runs on another NUMA node than its GPU",
@@ -143,18 +158,18 @@ FINDINGS = (
     ),
     Finding(
         "copies are pageable",
-        Comparison("pageable_fraction", "gt", 0),
-        ("pin the host memory that is copied from and to",),
-        {
-            "activation_hooks": ("torch.autograd.graph.save_on_cpu(pin_memory=True); its default is False",),
-            "zero_offload": _PIN_ZERO,
-            "nvme": _PIN_ZERO,
-            "fsdp2": ("CPUOffloadPolicy(pin_memory=True)",),
-            "megatron_optimizer": (
-                Fix("optimizer.pin_cpu_grads: true, optimizer.pin_cpu_params: true", unless=NO_OPTIMIZER),
+        Comparison("pageable_fraction", "ge", PAGEABLE),
+        (
+            Fix(
+                "pin the host memory that is copied from and to",
+                unless=Comparison("offload_mechanism", "in", (*_ACTIVATIONS, *_STATE)),
             ),
-            "offload_runtime": ("not this package's copies, which are pinned: look for what else copies",),
-        },
+            Fix(
+                "where that is set, look for what else copies: the data loader, checkpoints, .cpu() in the loop",
+                unless=Comparison("offload_mechanism", "in", PINNED_ALWAYS),
+            ),
+        ),
+        PINS,
     ),
     Finding(
         "hooks copy on the compute stream",
@@ -196,12 +211,27 @@ FINDINGS = (
         "compute waits for copies",
         Comparison("exposed_copy_fraction", "ge", LARGE),
         (
-            "move less: recompute activations instead",
+            Fix("move less: recompute activations instead", when=_ACTIVATIONS_ALONE),
+            Fix(
+                "move less: where activations move, recompute them instead",
+                unless=AnyOf((_ACTIVATIONS_ALONE, Comparison("offload_mechanism", "in", _STATE))),
+            ),
+            Fix(
+                "recompute activations to make room, then take state back on the device",
+                unless=AnyOf((_ACTIVATIONS_ALONE, BELOW_STAGE_3)),
+            ),
+            Fix(
+                "recompute activations to make room, then take the state back on the device, all of it: below ZeRO-3 "
+                "no share can be set",
+                when=BELOW_STAGE_3,
+                unless=_ACTIVATIONS_ALONE,
+            ),
             Fix(
                 "optimizer state off the device before parameters",
                 unless=AnyOf(
                     (
                         NO_PARAMETERS,
+                        BELOW_STAGE_3,
                         Comparison("optimizer_offload", "is", True),
                         _ACTIVATIONS_ALONE,
                         _STATE_LEAVES_WHOLE,
@@ -212,6 +242,12 @@ FINDINGS = (
                 "a larger batch or longer sequences, which compute more for each byte of state that is moved",
                 unless=AnyOf((Comparison("memory_headroom_fraction", "lt", FULL), _ACTIVATIONS_ALONE)),
             ),
+            Fix(
+                "more micro-batches for each step of the optimizer (gradient accumulation): weights come back once for "
+                "all of them; gradients may leave with each",
+                unless=AnyOf((_ACTIVATIONS_ALONE, _STATE_LEAVES_WHOLE, NO_OPTIMIZER)),
+            ),
+            TO_STAGE_3,
         ),
         LESS,
     ),
@@ -242,10 +278,7 @@ FINDINGS = (
         {
             "zero_offload": (
                 LOWER_RATIO,
-                Fix(
-                    "ZeRO-3, under which a share of the state can stay on the GPU",
-                    when=BELOW_STAGE_3,
-                ),
+                TO_STAGE_3,
             ),
             "fsdp1": ("no share can be set: CPUOffload for fewer modules",),
             "fsdp2": ("no share can be set: CPUOffloadPolicy (offload_policy) for fewer modules",),
@@ -258,14 +291,15 @@ FINDINGS = (
         (
             Fix(
                 "fewer workers of the data loader: they take the cores of the launching thread",
-                when=_ACTIVATIONS_ALONE,
+                when=_NO_STATE_ON_CORES,
             ),
             Fix(
                 "fewer workers of the data loader, or fewer offloaded states: they share the cores",
-                unless=_ACTIVATIONS_ALONE,
+                unless=_NO_STATE_ON_CORES,
             ),
             "more cores for each rank",
         ),
+        slows_any_run=True,
     ),
     Finding(
         "the disk is slow",

@@ -49,7 +49,7 @@ def test_a_slow_run_is_to_be_diagnosed_and_not_asked_whether_it_fits() -> None:
 
 
 def test_what_was_checked_is_no_longer_in_the_order() -> None:
-    found = advice({**PROVEN, "copy_fraction": 0.6, "exposed_copy_fraction": 0.5})
+    found = advice({**PROVEN, "copy_fraction": 0.6, "exposed_copy_fraction": 0.1})
     assert "In this order: utilization with headroom; then" in found.summary
 
 
@@ -75,10 +75,12 @@ def test_a_baseline_that_was_not_paired_is_still_to_do() -> None:
     assert open_checks(sheet_of({**SLOW, "paired_baseline": False}))[0].facts == ("paired_baseline",)
 
 
-def test_what_fits_on_the_device_and_is_slow_is_diagnosed_and_said_to_fit() -> None:
+def test_what_fits_on_the_device_and_is_slow_is_not_diagnosed_but_taken_off() -> None:
     found = advice({**SLOW, "fits": True})
     assert found.conclusion == "nothing"
-    assert found.summary.startswith("Diagnose why")
+    assert found.summary.startswith("It fits without offloading: ")
+    assert "then time it again. Nothing has to be diagnosed." in found.summary
+    assert "Diagnose why" not in found.summary
     assert "Nothing has to leave the device" in found.summary
 
 
@@ -222,7 +224,8 @@ def test_a_sign_of_stalls_is_diagnosed_without_a_slowdown(
     assert found.conclusion == "diagnose"
     assert found.summary.startswith("Diagnose what a step that offloads waits for, ")
     assert finding in found.summary
-    assert f"First fix: {fix}" in found.summary
+    assert "Before the first fix, in this order: " in found.summary
+    assert found.findings[0].fixes[0].startswith(fix)
     assert "slowdown" in found.missing
     assert "out_of_memory" not in found.missing
     assert is_slow(sheet_of(facts))
@@ -357,7 +360,9 @@ def test_the_next_command_of_the_diagnosis_runs_where_another_system_trains(card
 
 
 def test_a_long_step_on_the_cpu_is_a_reason_by_itself(card: Card) -> None:
-    found = verdict(card, {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1})
+    long: dict[str, Scalar] = {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1}
+    assert verdict(card, {**long, "optimizer_offload": True}).applies is True
+    found = verdict(card, {**long, "offload_mechanism": "zero_offload"})
     assert found.applies is True
     assert any("no setting of the link helps" in interaction.text for interaction in found.interactions)
 

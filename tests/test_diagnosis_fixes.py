@@ -8,9 +8,12 @@ import pytest
 
 from offload_runtime.advice_diagnosis import found_in
 from offload_runtime.cli.command_lookup import command_problem
+from offload_runtime.diagnosed_run import with_mechanism
+from offload_runtime.diagnosis_fixes import PAGEABLE, PINNED_ALWAYS, PINS
 from offload_runtime.diagnosis_rows import Fix
 from offload_runtime.diagnosis_table import FINDINGS
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
+from offload_runtime.offload_mechanisms import MECHANISMS
 from offload_runtime.predicates import Scalar
 from offload_runtime.skills_catalog import list_skills
 from tests.test_advice_diagnosis import CLEAN, PROVEN, advice, sheet_of
@@ -78,7 +81,17 @@ def test_hooks_are_a_finding_before_anything_is_measured() -> None:
 
 
 def test_every_finding_has_a_fix_whatever_is_known() -> None:
-    assert [each.name for each in FINDINGS if not any(isinstance(fix, str) for fix in each.fixes)] == []
+    named = ((), *((name,) for name in MECHANISMS))
+    for finding in FINDINGS:
+        for names in named:
+            facts = with_mechanism(sheet_of({"offload_mechanism": names[0]} if names else {}))
+            for more in (
+                {},
+                {"zero_stage": 2},
+                {"memory_headroom_fraction": 0.01},
+                {"optimizer_offload": True},
+            ):
+                assert finding.fixes_for(names, {**facts, **more}), (finding.name, names, more)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +207,91 @@ def test_below_stage_3_deepspeed_moves_no_parameters_and_leaves_no_share() -> No
     assert "offload_param" not in fixes
     assert "fewer offloaded states" not in fixes
     assert "ZeRO-3, under which a share of the state can stay on the GPU" in fixes
+
+
+@pytest.mark.parametrize(
+    ("share", "is_found"), [(0.000001, False), (0.049, False), (PAGEABLE, True), (0.9, True)]
+)
+def test_pageable_copies_matter_from_a_share_of_the_copied_bytes_on(share: float, is_found: bool) -> None:
+    found = found_in(sheet_of({**CLEAN, "offload_mechanism": "fsdp2", "pageable_fraction": share}))
+    assert [each.finding for each in found] == ["copies are pageable"] * is_found
+
+
+def test_how_each_mechanism_pins_says_what_its_default_is_or_that_it_has_no_setting() -> None:
+    assert set(PINS) == set(MECHANISMS)
+    for name, fixes in PINS.items():
+        text = " ".join(fix.text if isinstance(fix, Fix) else fix for fix in fixes)
+        assert ("has no setting" if name in PINNED_ALWAYS else "default") in text
+        given: dict[str, Scalar] = {**PROVEN, "offload_mechanism": name, "pageable_fraction": 0.5}
+        found = next(each for each in found_in(sheet_of(given)) if each.finding == "copies are pageable")
+        assert not any(fix.startswith("pin the host memory") for fix in found.fixes)
+        assert "look for what else copies" in found.fixes[-1]
+
+
+def test_the_defaults_of_the_pin_switches_are_those_of_the_systems_that_are_known() -> None:
+    settings = {
+        setting.key: setting.default for target in EXPORT_TARGETS for setting in load_target(target).settings
+    }
+    pins = ("offload_optimizer.pin_memory", "offload_param.pin_memory")
+    assert [settings[f"zero_optimization.{key}"] for key in pins] == [True, True]
+    assert [settings[f"optimizer.pin_cpu_{what}"] for what in ("grads", "params")] == [True, True]
+    assert settings["pin_memory"] is True  # of FSDP2's policy
+    given: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "zero_offload", "pageable_fraction": 0.5}
+    (found,) = found_in(sheet_of(given))
+    assert "true (the default of DeepSpeed 0.19.8" in found.fixes[0]
+
+
+ZERO_2: dict[str, Scalar] = {
+    "offload_mechanism": "zero_offload",
+    "zero_stage": 2,
+    "optimizer_offload": True,
+    "parameter_offload": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (
+            ZERO_2,
+            (
+                "recompute activations to make room, then take the state back on the device, all of it",
+                "a larger batch",
+                "more micro-batches for each step",
+                "ZeRO-3",
+            ),
+        ),
+        (
+            {**ZERO_2, "zero_stage": 3, "parameter_offload": True},
+            (
+                "zero_optimization.offload_param.device: none",
+                "zero_optimization.offload_optimizer.ratio below 1",
+                "recompute activations to make room, then take state back",
+                "a larger batch",
+                "more micro-batches for each step",
+            ),
+        ),
+        (
+            {"offload_mechanism": "fsdp2"},
+            ("offload_policy OffloadPolicy", "recompute activations to make room", "a larger batch"),
+        ),
+        (
+            {"offload_mechanism": "megatron_layers"},
+            ("a lower model.cpu_offloading_num_layers", "move less: recompute activations instead"),
+        ),
+        (
+            {"offload_mechanism": "offload_runtime", "mode": "inductor", "num_graphs": 1},
+            ("a lower limits.budget", "move less: recompute activations instead"),
+        ),
+    ],
+    ids=str,
+)
+def test_recomputing_activations_moves_less_where_they_move_and_makes_room_for_state_where_it_does(
+    facts: dict[str, Scalar], said: tuple[str, ...]
+) -> None:
+    (found,) = found_in(sheet_of({**CLEAN, "exposed_copy_fraction": 0.5, **facts}))
+    assert len(found.fixes) == len(said)
+    assert all(fix.startswith(text) for fix, text in zip(found.fixes, said, strict=True))
 
 
 def test_every_key_of_a_fix_is_one_of_a_system_that_is_known() -> None:

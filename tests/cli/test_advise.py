@@ -49,7 +49,7 @@ def test_what_is_not_known_is_said_with_the_way_to_give_it(offload: Offload) -> 
 
 
 def test_a_slow_run_is_sent_to_the_diagnosis_and_not_to_more_offloading(offload: Offload) -> None:
-    given = facts("offload_enabled=true", "slowdown=3", "fits=true", "out_of_memory=false")
+    given = facts("offload_enabled=true", "slowdown=3", "fits=false", "out_of_memory=false")
     data = json.loads(offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given).stdout)[
         "data"
     ]
