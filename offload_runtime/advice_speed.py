@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from offload_runtime.advice_diagnosis import is_to_be_fixed_now
 from offload_runtime.advice_systems import system_summary
 from offload_runtime.diagnosed_run import step_that_does_not_count
 from offload_runtime.fact_sheet import FactSheet
 
-__all__ = ["asks_of_speed", "is_checked", "or_slow"]
+__all__ = ["asks_of_speed", "or_slow"]
 
 _RATIO = "--fact slowdown=3, the step time with over that without"
-
-
-def is_checked(sheet: FactSheet) -> bool:
-    """Tell whether enough of a slow run was checked: something was found, and no open check comes before its fix."""
-    return is_to_be_fixed_now(sheet)
 
 
 def or_slow(sheet: FactSheet, summary: str, missing: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -11,8 +11,8 @@ from typing import Unpack
 import click
 
 from offload_runtime.advice import Advice, advise
-from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, PRICE_CARD, is_slow
-from offload_runtime.advice_speed import asks_of_speed, is_checked
+from offload_runtime.advice_diagnosis import DIAGNOSIS_CARD, PRICE_CARD, is_slow, is_to_be_fixed_now
+from offload_runtime.advice_speed import asks_of_speed
 from offload_runtime.advice_systems import OWN_MECHANISM
 from offload_runtime.card_reading import load_card
 from offload_runtime.card_verdicts import CardVerdict, judge_card
@@ -20,6 +20,7 @@ from offload_runtime.cli.command_lookup import command_problem
 from offload_runtime.cli.gathered_facts import FactOptions, Gathered, fact_options, gather
 from offload_runtime.cli.options import format_option, hardware_arguments
 from offload_runtime.cli.outcome import EXIT_OK, Outcome
+from offload_runtime.diagnosis_table import FITS
 from offload_runtime.errors import RefusedError
 from offload_runtime.export.fact_refusals import chosen_settings, fact_refusals
 from offload_runtime.fact_sheet import typed_value
@@ -107,7 +108,10 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
         yield f"offload skills show {DIAGNOSIS_CARD} --file references/measuring.md"
         yield _measured_again(gathered)
         return
-    if advice.conclusion == "diagnose" and is_checked(sheet):
+    if advice.findings and advice.findings[0].finding == FITS:
+        # Switched off there is no pair to measure: the step fits, as was said, or runs out of memory.
+        yield "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY"
+    elif advice.findings and is_to_be_fixed_now(sheet):
         yield _measured_again(gathered)
     elif is_slow(sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))

@@ -10,8 +10,8 @@ CODES = (
         "error",
         "a file of facts cannot be read",
         "`offload advise --from` takes what `offload facts --format json` printed, a JSON mapping of names and values, "
-        "what a training wrote to `OFFLOAD_REPORT`, or a result of `offload bench` or `offload apply` in which one side "
-        "that offloads was timed against one that does not: on an accelerator, as nothing is timed without one.",
+        "what a training wrote to `OFFLOAD_REPORT`, or a result of `offload bench` or `offload apply` in which one "
+        "side that offloads was timed against one that does not: on an accelerator, as nothing is timed without one.",
         "Write the file with `offload facts --format json > facts.json`, or measure where the accelerator is.",
         bad_example=("# policy.yaml\nname: mine\noffload advise --from policy.yaml"),
         good_example=('# facts.json\n{"pipeline_parallel": 1}\noffload advise --from facts.json'),

@@ -230,3 +230,27 @@ def test_a_raised_limit_is_a_warning_and_no_refusal(offload: Offload) -> None:
     assert "what would leave more room" in finished.stdout
     assert "tune-activation-offload    applies" in finished.stdout
     assert "not enough by itself" not in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "following"),
+    [
+        (
+            facts("slowdown=3", "offload_mechanism=zero_offload", "fits=true"),
+            "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY",
+        ),
+        (
+            facts("slowdown=1.0", "offload_mechanism=fsdp2", "paired_baseline=true")
+            + facts("warm_steps_only=true", "gpu_utilization=0.4", "memory_headroom_fraction=0.01"),
+            "offload advise --fact slowdown=SLOWDOWN --fact offload_mechanism=fsdp2 --fact paired_baseline=true "
+            "--fact warm_steps_only=true",
+        ),
+    ],
+    ids=["it fits without", "full with and without"],
+)
+def test_after_a_fix_that_needs_no_diagnosis_it_is_measured_again(
+    offload: Offload, given: list[str], following: str
+) -> None:
+    answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *given, "--format", "json").stdout)
+    assert answer["data"]["findings"]
+    assert answer["next"] == [following]
