@@ -256,12 +256,9 @@ def _measured_again(gathered: Gathered) -> str:
     of_run = _of_the_run(gathered) | {
         name: sheet.values[name] for name in ("fits", "mode", "num_graphs") if sheet.origin(name) == "given"
     }
-    stays = {
-        name: name.upper() if name in _CHANGED_BY_FIXES else typed_value(value)
-        for name, value in of_run.items()
-    }
-    known = {**stays, "paired_baseline": True, "warm_steps_only": True}
-    mechanism = gathered.result.sheet.get("offload_mechanism")
+    stays = {name: name.upper() if name in _CHANGED_BY_FIXES else value for name, value in of_run.items()}
+    known: dict[str, Scalar] = {**stays, "paired_baseline": True, "warm_steps_only": True}
+    mechanism = sheet.get("offload_mechanism")
     if mechanism is not None:
         known = {"offload_mechanism": mechanism, **known}
     return f"offload advise --fact slowdown=SLOWDOWN{_as_options(known)}"
