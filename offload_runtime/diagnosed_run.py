@@ -61,8 +61,8 @@ def step_that_does_not_count(sheet: FactSheet) -> str | None:
         return f"{said} does not count: {why}"
     names = " and ".join(each.name for each in mechanisms_possible(sheet.values))
     return (
-        f"{said} does not count: {names} moves activations alone, and the optimizer steps on the GPU. Is its state off "
-        "the device by something else, say --fact optimizer_offload=true."
+        f"{said} does not count: {names} moves activations alone, and the optimizer steps on the GPU. If something "
+        "else has its state off the device, say --fact optimizer_offload=true."
     )
 
 
