@@ -16,9 +16,11 @@ from offload_runtime.advice_floor import NO_CURES, Cures, find_cures, find_floor
 from offload_runtime.advice_speed import or_slow
 from offload_runtime.advice_systems import (
     OWN_MECHANISM,
+    SystemMechanism,
     carried_out_by,
     refusal_summary,
     refused_by_system,
+    system_mechanisms,
     system_summary,
 )
 from offload_runtime.card import Mechanism
@@ -64,7 +66,8 @@ class Advice:
     what ``auto`` leaves of the device.
     ``findings`` are what makes a run slow that offloads, with the fixes.
     ``compile_first``: the step fits when it is compiled, ran out of memory, and is not known to be compiled.
-    ``impossible``: what the system that trains refuses of the configuration, whatever is advised.
+    ``impossible``: what the system that trains refuses of the configuration, whatever is advised; ``mechanisms`` are
+    what it has of its own for this run.
     """
 
     conclusion: Conclusion
@@ -79,6 +82,7 @@ class Advice:
     compile_first: bool = False
     impossible: tuple[Diagnostic, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
+    mechanisms: tuple[SystemMechanism, ...] = ()
 
     @property
     def refusals(self) -> tuple[Diagnostic, ...]:
@@ -91,6 +95,7 @@ def advise(result: FactsResult) -> Advice:
     found, diagnosis = _about_memory(result), diagnose(result.sheet)
     if diagnosis is not None:
         found = _diagnosed(found, diagnosis, result.sheet)
+    found = replace(found, mechanisms=system_mechanisms(result.sheet))
     impossible = refused_by_system(result.sheet)
     if not impossible:
         return found

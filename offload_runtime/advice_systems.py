@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from offload_runtime.errors import Diagnostic
 from offload_runtime.export.fact_refusals import fact_refusals
@@ -12,49 +14,109 @@ from offload_runtime.fact_sheet import FactSheet
 from offload_runtime.offload_mechanisms import MECHANISMS
 from offload_runtime.predicates import comparisons, evaluate
 
-__all__ = ["OWN_MECHANISM", "carried_out_by", "refusal_summary", "refused_by_system", "system_summary"]
+__all__ = [
+    "OWN_MECHANISM",
+    "SystemMechanism",
+    "carried_out_by",
+    "refusal_summary",
+    "refused_by_system",
+    "system_mechanisms",
+    "system_summary",
+]
 
 OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
 """Systems that offload by mechanisms of their own, and do not compile with this package's back end."""
 
 
-def system_summary(sheet: FactSheet) -> str | None:
-    """Say which of its mechanisms the system that trains can use in this run; None where it is none that is known."""
+MechanismState = Literal["on", "on, which cannot be", "can be used", "cannot be used"]
+# What a run says that it offloads, by the fact that says so.
+_SWITCHES = {
+    "optimizer_state": "optimizer_offload",
+    "parameters": "parameter_offload",
+    "gradients": "gradient_offload",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMechanism:
+    """One way in which the system that trains offloads, and what becomes of it in this run.
+
+    ``needs`` is what the run has to meet for it, in words; None where what is known of the run meets all of that.
+    """
+
+    name: str
+    state: MechanismState
+    needs: str | None
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether the run has it on."""
+        return self.state in ("on", "on, which cannot be")
+
+
+def system_mechanisms(sheet: FactSheet) -> tuple[SystemMechanism, ...]:
+    """Return what the system that trains has for this run; nothing where it is none that is known.
+
+    What comes along with another mechanism is no choice beside it, and is left out. What the run has on and cannot have
+    stands in the way of nothing else: it has to go.
+    """
     target = sheet.get("framework")
     if target not in EXPORT_TARGETS:
-        return None
-    known = load_target(str(target))
-    is_on = [mechanism for mechanism in known.mechanisms if _is_on(mechanism, sheet)]
-    # What comes along with another mechanism is no choice beside it.
-    others = [
-        mechanism for mechanism in known.mechanisms if mechanism not in is_on and mechanism.part_of is None
-    ]
-    # What the run has on and cannot have stands in the way of nothing: it has to go.
-    sheet = _without_impossible(is_on, sheet)
+        return ()
+    mechanisms = load_target(str(target)).mechanisms
+    is_on = [mechanism for mechanism in mechanisms if _is_on(mechanism, sheet)]
     chosen = {mechanism.name for mechanism in is_on if mechanism.part_of is None}
-    is_on = [mechanism for mechanism in is_on if mechanism.part_of not in chosen]
-    refused = [mechanism for mechanism in others if _usable(mechanism, sheet) is False]
-    usable = " or ".join(_named(mechanism, sheet) for mechanism in others if mechanism not in refused)
-    if is_on:
-        on = " and ".join(_named_on(mechanism, sheet) for mechanism in is_on)
-        summary = f"{known.title} has on already: {on}."
+    possible = _without_impossible(is_on, sheet)
+    rows = [
+        _row(mechanism, sheet, "on", "on, which cannot be")
+        for mechanism in is_on
+        if mechanism.part_of not in chosen
+    ]
+    rows += [
+        _row(mechanism, possible, "can be used", "cannot be used")
+        for mechanism in mechanisms
+        if mechanism not in is_on and mechanism.part_of is None
+    ]
+    return tuple(rows)
+
+
+def system_summary(sheet: FactSheet) -> str | None:
+    """Say which of its mechanisms the system that trains can use in this run; None where it is none that is known."""
+    rows = system_mechanisms(sheet)
+    if not rows:
+        return None
+    title = load_target(str(sheet.get("framework"))).title
+    usable = " or ".join(row.name for row in rows if row.state == "can be used")
+    on = [row.name if row.state == "on" else f"{row.name} (which cannot be)" for row in rows if row.is_on]
+    if on:
+        summary = f"{title} has on already: {' and '.join(on)}."
         summary += (
             f" Besides it has for this run: {usable}." if usable else " It has nothing more for this run."
         )
     else:
-        summary = f"{known.title} has for this run: {usable or 'nothing'}."
-    if refused:
-        summary += f" Not {', nor '.join(_named(m, sheet) for m in refused)}."
-    return summary
+        summary = f"{title} has for this run: {usable or 'nothing'}."
+    refused = [row.name for row in rows if row.state == "cannot be used"]
+    return f"{summary} Not {', nor '.join(refused)}." if refused else summary
+
+
+def _row(
+    mechanism: TargetMechanism, sheet: FactSheet, able: MechanismState, unable: MechanismState
+) -> SystemMechanism:
+    state = unable if _usable(mechanism, sheet) is False else able
+    return SystemMechanism(mechanism.name, state, _needs(mechanism, sheet))
 
 
 def _without_impossible(is_on: Sequence[TargetMechanism], sheet: FactSheet) -> FactSheet:
     """Return the facts as if the mechanisms that are on and cannot be were off."""
     switches = {
-        each.fact: False
+        name: False
         for mechanism in is_on
-        if mechanism.enabled_when is not None and _usable(mechanism, sheet) is False
-        for each in comparisons(mechanism.enabled_when)
+        if _usable(mechanism, sheet) is False
+        for name in (
+            [_SWITCHES[mechanism.moves]]
+            if mechanism.enabled_when is None
+            else [each.fact for each in comparisons(mechanism.enabled_when)]
+        )
     }
     return sheet.with_facts(switches, "given") if switches else sheet
 
@@ -89,15 +151,14 @@ def _is_on(mechanism: TargetMechanism, sheet: FactSheet) -> bool:
 
 
 def _offloaded(sheet: FactSheet) -> tuple[str, ...]:
-    """Return what a setting of the run offloads whole: ``optimizer_state``, ``parameters``, ``gradients``."""
+    """Return what a setting of the run offloads whole: a share of the optimizer's state alone can be offloaded."""
     fraction = sheet.number("offload_fraction")
-    is_whole = fraction is None or fraction >= 1  # a share of the optimizer's state alone can be offloaded
-    settings = {
-        "optimizer_state": sheet.get("optimizer_offload") is True and is_whole,
-        "parameters": sheet.get("parameter_offload") is True,
-        "gradients": sheet.get("gradient_offload") is True,
-    }
-    return tuple(moves for moves, is_set in settings.items() if is_set)
+    is_whole = fraction is None or fraction >= 1
+    return tuple(
+        moves
+        for moves, switch in _SWITCHES.items()
+        if sheet.get(switch) is True and (moves != "optimizer_state" or is_whole)
+    )
 
 
 def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
@@ -105,19 +166,15 @@ def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:
     return True if mechanism.when is None else evaluate(mechanism.when, sheet.values)
 
 
+def _needs(mechanism: TargetMechanism, sheet: FactSheet) -> str | None:
+    """Return what a mechanism needs, unless the facts settle all of that."""
+    is_settled = mechanism.when is not None and mechanism.chosen_by is None
+    return None if is_settled and _usable(mechanism, sheet) is True else mechanism.needs
+
+
 def _named(mechanism: TargetMechanism, sheet: FactSheet) -> str:
-    """Name a mechanism, and what it needs unless the facts settle all of that."""
-    settled = mechanism.when is not None and mechanism.chosen_by is None and _usable(mechanism, sheet) is True
-    if settled or mechanism.needs is None:
-        return mechanism.name
-    return f"{mechanism.name} (needs {mechanism.needs})"
-
-
-def _named_on(mechanism: TargetMechanism, sheet: FactSheet) -> str:
-    """Name a mechanism that the run has on, and what it lacks where it cannot work there."""
-    if _usable(mechanism, sheet) is not False:
-        return _named(mechanism, sheet)
-    return f"{mechanism.name} (which cannot be: it needs {mechanism.needs})"
+    needs = _needs(mechanism, sheet)
+    return mechanism.name if needs is None else f"{mechanism.name} (needs {needs})"
 
 
 def carried_out_by(moves: str, sheet: FactSheet, otherwise: str) -> str:

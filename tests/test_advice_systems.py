@@ -10,6 +10,7 @@ from offload_runtime.advice_systems import (
     carried_out_by,
     refusal_summary,
     refused_by_system,
+    system_mechanisms,
     system_summary,
 )
 from offload_runtime.errors import UsageError
@@ -48,9 +49,13 @@ def test_what_becomes_of_gradients_is_said_where_the_order_of_offloading_names_t
 
 
 def test_a_mechanism_that_is_on_and_cannot_be_says_what_it_needs() -> None:
-    on = system_summary(sheet(pipeline_parallel=4, parameter_offload=True))
-    assert "weight offload by layer (which cannot be: it needs" in str(on)
+    stages = sheet(pipeline_parallel=4, parameter_offload=True)
+    assert "weight offload by layer (which cannot be)" in str(system_summary(stages))
     assert "cannot be" not in str(system_summary(sheet(pipeline_parallel=1, parameter_offload=True)))
+    rows = {row.name: row for row in system_mechanisms(stages)}
+    on = rows["weight offload by layer"]
+    assert (on.state, on.is_on) == ("on, which cannot be", True)
+    assert "one pipeline stage" in str(on.needs)
 
 
 def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are() -> None:
@@ -63,16 +68,23 @@ def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are()
 def test_with_all_of_the_state_on_the_host_its_gradients_are_not_named_as_a_second_mechanism() -> None:
     summary = str(system_summary(sheet(optimizer_offload=True, gradient_offload=True)))
     assert summary.startswith(
-        "Megatron Bridge has on already: optimizer offload (needs the distributed optimizer "
+        "Megatron Bridge has on already: optimizer offload. Besides it has for this run: "
     )
 
 
-def test_what_is_on_and_cannot_be_stands_in_the_way_of_nothing() -> None:
-    summary = str(system_summary(sheet(layer_activation_offload=True, pipeline_parallel=4)))
+@pytest.mark.parametrize(
+    ("fact", "name"),
+    [
+        ("layer_activation_offload", "layer-level activation offload"),
+        ("parameter_offload", "weight offload by layer"),
+    ],
+)
+def test_what_is_on_and_cannot_be_stands_in_the_way_of_nothing(fact: str, name: str) -> None:
+    summary = str(system_summary(sheet(pipeline_parallel=4, **{fact: True})))
     on, _, besides = summary.partition(" Besides it has for this run: ")
-    assert "layer-level activation offload (which cannot be" in on
+    assert f"{name} (which cannot be)" in on
     assert "fine-grained activation offload" in besides.partition(" Not ")[0]
-    possible = str(system_summary(sheet(layer_activation_offload=True, pipeline_parallel=1)))
+    possible = str(system_summary(sheet(pipeline_parallel=1, **{fact: True})))
     assert "fine-grained activation offload" in possible.partition(" Not ")[2]
 
 

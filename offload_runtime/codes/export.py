@@ -224,7 +224,7 @@ CODES = (
         "it hangs on something that is not known",
         "A constraint of the target, or the policy's own requires, compares a fact that was not given. The export is "
         "written, and the target may refuse it.",
-        "Give it with --fact NAME=VALUE, and it is checked.",
+        "Give it with --fact NAME=VALUE, or a setting of the target with --setting KEY=VALUE, and it is checked.",
         bad_example=(
             "# optimizer.yaml\n"
             "apiVersion: offload/v1\n"

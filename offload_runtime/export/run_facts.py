@@ -48,9 +48,8 @@ def check_offloaded_state(policy: Policy, values: Mapping[str, Scalar], findings
     if (is_offloaded or values.get("optimizer_offload") is True) and optimizer in _WITHOUT_STATE:
         span, path = findings.span_of(("optimizer_state.offload_fraction", "optimizer_state"))
         message = f"the optimizer {optimizer} keeps no state: there is nothing to offload"
-        findings.refuse(
-            span, "EXP908", message, "offload no optimizer state, or correct --fact optimizer", path
-        )
+        hint = "offload no optimizer state, or correct --fact optimizer: with momentum SGD is sgd-momentum"
+        findings.refuse(span, "EXP908", message, hint, path)
 
 
 def _check_world_size(degrees: Mapping[str, int], findings: ExportFindings) -> None:

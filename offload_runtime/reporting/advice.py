@@ -8,6 +8,7 @@ from typing import Any
 
 from offload_runtime.advice import Advice, Step
 from offload_runtime.advice_diagnosis import Found
+from offload_runtime.advice_systems import SystemMechanism
 from offload_runtime.card_verdicts import CardVerdict
 from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
 from offload_runtime.facts import FACTS, PROBED
@@ -48,6 +49,8 @@ def render_advice(
     parts = [advice.summary]
     if advice.findings:
         parts.append(_findings(advice.findings))
+    if advice.mechanisms and advice.conclusion != "diagnose":
+        parts.append(_system_mechanisms(advice.mechanisms))
     parts += list(_cures(advice))
     parts += [render_section(section) for section in advice.sections]
     if advice.order:
@@ -72,6 +75,7 @@ def advice_data(
         "conclusion": advice.conclusion,
         "summary": advice.summary,
         "cures": dataclasses.asdict(advice.cures),
+        "mechanisms": [dataclasses.asdict(mechanism) for mechanism in advice.mechanisms],
         "findings": [dataclasses.asdict(found) for found in advice.findings],
         "device_peak_bytes": advice.device_peak_bytes,
         "compile_first": advice.compile_first,
@@ -122,6 +126,12 @@ def _findings(findings: Sequence[Found]) -> str:
         rows.append((found.finding, found.because, f"1. {first}"))
         rows += [(" ", " ", f"{number}. {fix}") for number, fix in enumerate(others, 2)]
     return f"what was found\n{render_table(columns, rows)}"
+
+
+def _system_mechanisms(mechanisms: Sequence[SystemMechanism]) -> str:
+    columns = [Column("mechanism"), Column("in this run"), Column("needs")]
+    rows = [(each.name, each.state, each.needs or "nothing more") for each in mechanisms]
+    return f"what the system that trains can offload\n{render_table(columns, rows)}"
 
 
 def _cures(advice: Advice) -> Iterator[str]:

@@ -135,11 +135,19 @@ def test_what_goes_together_is_labelled_by_how_grave_it_is(
 
 
 def test_with_pipeline_stages_in_megatron_the_headline_names_what_it_has(offload: Offload) -> None:
-    headline = offload("advise", "--hardware", "h100-pcie5", *MEGATRON).stdout.splitlines()[0]
+    words = ("advise", "--hardware", "h100-pcie5", *MEGATRON)
+    text = offload(*words).stdout
+    headline = text.splitlines()[0]
     usable, _, refused = headline.partition(" Not ")
     assert headline.startswith("Megatron Bridge has for this run: optimizer offload")
     assert "fine-grained activation offload" in usable
-    assert "layer-level activation offload (needs one pipeline stage" in refused
+    assert "layer-level activation offload" in refused
+    assert "what the system that trains can offload" in text
+    rows = json.loads(offload(*words, "--format", "json").stdout)["data"]["mechanisms"]
+    by_name = {row["name"]: (row["state"], row["needs"]) for row in rows}
+    assert by_name["layer-level activation offload"][0] == "cannot be used"
+    assert by_name["layer-level activation offload"][1].startswith("one pipeline stage")
+    assert "NVTE_CPU_OFFLOAD_V1=1" in by_name["fine-grained activation offload"][1]
     one = offload("advise", "--hardware", "h100-pcie5", *facts("framework=megatron-bridge")).stdout
     assert "; not " not in one.splitlines()[0]
 

@@ -18,7 +18,7 @@ from offload_runtime.export.target import Constraint, Target, TargetMechanism
 from offload_runtime.export.target_reading import EXPORT_TARGETS, load_target
 from offload_runtime.facts import FACTS
 from offload_runtime.policy import Policy
-from offload_runtime.predicates import Scalar, comparisons
+from offload_runtime.predicates import Scalar, comparisons, evaluate
 from offload_runtime.skills_catalog import list_skills
 from tests.export.policies import policy
 
@@ -36,6 +36,12 @@ def refused(findings: tuple[Diagnostic, ...]) -> set[str]:
 
 def names_compared(constraint: Constraint) -> set[str]:
     return {each.fact for part in (constraint.when, constraint.holds) for each in comparisons(part)}
+
+
+def opens(target: Target, name: str) -> bool:
+    """Tell whether a condition compares a setting that is not known unless somebody gives it."""
+    setting = target.setting(name)
+    return setting is not None and setting.default is None and setting.fact is None
 
 
 def facts_behind(target: Target, name: str) -> set[str]:
@@ -248,3 +254,25 @@ def test_what_a_mechanism_that_is_on_lacks_is_the_setting_that_is_named(
     settings = [setting for key in chosen if (setting := load_target(name).setting(key)) is not None]
     given = [f"{setting.key}=[{setting.choices[0]}]" for setting in settings]
     assert export_policy(nothing, name, facts=on, settings=given).refusals == ()
+
+
+OPEN_SETTINGS = [
+    (name, constraint, keys)
+    for name, constraint in CONSTRAINTS
+    if (keys := [each.fact for each in comparisons(constraint.holds) if opens(load_target(name), each.fact)])
+    and evaluate(constraint.holds, {f"written.{key}": False for key in keys}) is None
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "constraint", "keys"), OPEN_SETTINGS, ids=[constraint.name for _, constraint, _ in OPEN_SETTINGS]
+)
+def test_a_setting_that_is_asked_for_has_a_value_that_keeps_the_constraint(
+    name: str, constraint: Constraint, keys: list[str]
+) -> None:
+    target = load_target(name)
+    settings = [setting for key in keys if (setting := target.setting(key)) is not None]
+    choices = [setting.choices or (setting.minimum or 0, 1, True) for setting in settings]
+    written = {f"written.{key}": True for key in keys}
+    given = (dict(zip(keys, values, strict=True)) for values in itertools.product(*choices))
+    assert any(evaluate(constraint.holds, {**written, **values}) is True for values in given)
