@@ -58,7 +58,7 @@ def system_mechanisms(sheet: FactSheet) -> tuple[SystemMechanism, ...]:
     """Return what the system that trains has for this run; nothing where it is none that is known.
 
     What comes along with another mechanism is no choice beside it, and is left out. What the run has on and cannot have
-    stands in the way of nothing else: it has to go.
+    whatever else is on stands in the way of nothing: it has to go. Of two that exclude each other neither can be.
     """
     target = sheet.get("framework")
     if target not in EXPORT_TARGETS:
@@ -66,12 +66,16 @@ def system_mechanisms(sheet: FactSheet) -> tuple[SystemMechanism, ...]:
     mechanisms = load_target(str(target)).mechanisms
     is_on = [mechanism for mechanism in mechanisms if _is_on(mechanism, sheet)]
     chosen = {mechanism.name for mechanism in is_on if mechanism.part_of is None}
-    possible = _without_impossible(is_on, sheet)
+    alone = [
+        m for m in is_on if _usable(m, _without([other for other in is_on if other is not m], sheet)) is False
+    ]
+    kept = _without(alone, sheet)
     rows = [
-        _row(mechanism, sheet, "on", "on, which cannot be")
+        _row(mechanism, sheet if mechanism in alone else kept, "on", "on, which cannot be")
         for mechanism in is_on
         if mechanism.part_of not in chosen
     ]
+    possible = _without([mechanism for mechanism in is_on if _usable(mechanism, kept) is False], kept)
     rows += [
         _row(mechanism, possible, "can be used", "cannot be used")
         for mechanism in mechanisms
@@ -106,12 +110,11 @@ def _row(
     return SystemMechanism(mechanism.name, state, _needs(mechanism, sheet))
 
 
-def _without_impossible(is_on: Sequence[TargetMechanism], sheet: FactSheet) -> FactSheet:
-    """Return the facts as if the mechanisms that are on and cannot be were off."""
+def _without(mechanisms: Sequence[TargetMechanism], sheet: FactSheet) -> FactSheet:
+    """Return the facts as if ``mechanisms`` were off."""
     switches = {
         name: False
-        for mechanism in is_on
-        if _usable(mechanism, sheet) is False
+        for mechanism in mechanisms
         for name in (
             [_SWITCHES[mechanism.moves]]
             if mechanism.enabled_when is None

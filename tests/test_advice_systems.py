@@ -58,6 +58,16 @@ def test_a_mechanism_that_is_on_and_cannot_be_says_what_it_needs() -> None:
     assert "one pipeline stage" in str(on.needs)
 
 
+def test_of_two_that_exclude_each_other_the_one_that_cannot_be_anyway_has_to_go() -> None:
+    both = {"layer_activation_offload": True, "fine_grained_offload": True}
+    states = {row.name: row.state for row in system_mechanisms(sheet(pipeline_parallel=2, **both))}
+    assert states["layer-level activation offload"] == "on, which cannot be"
+    assert states["fine-grained activation offload"] == "on"
+    one_stage = {row.name: row.state for row in system_mechanisms(sheet(pipeline_parallel=1, **both))}
+    assert one_stage["layer-level activation offload"] == "on, which cannot be"
+    assert one_stage["fine-grained activation offload"] == "on, which cannot be"
+
+
 def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are() -> None:
     for fact in ("parameter_offload", "layer_activation_offload"):
         refused = refused_by_system(sheet(pipeline_parallel=4, **{fact: True}))
