@@ -108,7 +108,10 @@ def _diagnosed(found: Advice, diagnosis: Diagnosis, sheet: FactSheet) -> Advice:
 
     What became slow by offloading is running: whether it fits is not the question, and offloading more is no answer.
     """
-    slow = replace(found, findings=diagnosis.findings)
+    known = tuple(
+        section for section in found.sections if any(line.value is not None for line in section.lines)
+    )
+    slow = replace(found, findings=diagnosis.findings, sections=known)
     if found.conclusion == "unknown" and diagnosis.verdict != "unknown":
         return replace(
             slow, conclusion=diagnosis.verdict, summary=diagnosis.summary, missing=diagnosis.missing

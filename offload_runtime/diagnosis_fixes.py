@@ -50,7 +50,7 @@ _PARAMETERS_BACK = Fix(
 )
 LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=NO_OPTIMIZER)
 OVERLAP = Fix(
-    "optimizer.overlap_cpu_optimizer_d2h_h2d: true",
+    f"optimizer.overlap_cpu_optimizer_d2h_h2d: true, from a fraction of {_OVERLAP_FROM} on",
     unless=AnyOf(
         (
             NO_OPTIMIZER,

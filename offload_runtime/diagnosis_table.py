@@ -37,8 +37,14 @@ NORMAL, SLOW = 1.05, 1.2
 """Below the first, offloading is no cause; from the second on a step is longer than offloading normally makes it."""
 
 FULL = 0.02
-# GB/s of reading that a local SSD reaches; the usual range begins here (references/measuring.md).
+# GB/s of reading that any local SSD reaches; the usual range begins here (references/measuring.md).
 _DISK_GBPS = 3
+# From this share of the host's cores on at work there are none for more.
+_SATURATED = 0.9
+# Below this share of the cores at work the optimizer's step is not short of cores.
+_BUSY = 0.5
+# From this share of its own rating on a disk does what it can.
+_DISK_RATED = 0.8
 _OWN = Comparison("offload_mechanism", "is", "offload_runtime")
 _ACTIVATIONS = ("activation_hooks", "offload_runtime", "megatron_layers", "megatron_fine_grained")
 _STATE = ("fsdp1", "fsdp2", "zero_offload", "nvme", "megatron_optimizer")
@@ -74,7 +80,16 @@ CHECKS = (
     Check("the width and the generation of the link", ("pcie_link_width", "pcie_generation")),
     Check("the host", ("host_cpu_fraction",)),
     Check("the optimizer's step on the CPU", ("cpu_step_fraction",)),
-    Check("the disk by itself", ("nvme_read_gbps",), only_for=_NVME, not_for=NO_DISK),
+    Check(
+        "the disk by itself",
+        ("nvme_read_gbps", "nvme_rated_gbps"),
+        settled_by=(
+            Comparison("nvme_read_gbps", "lt", _DISK_GBPS),
+            Comparison("nvme_rated_fraction", "ge", 0),
+        ),
+        only_for=_NVME,
+        not_for=NO_DISK,
+    ),
 )
 
 
@@ -253,7 +268,13 @@ FINDINGS = (
     ),
     Finding(
         "the optimizer's step on the CPU is long, and the host's cores are idle",
-        AllOf((Comparison("cpu_step_fraction", "ge", LARGE), Comparison("host_cpu_fraction", "le", LARGE))),
+        AllOf(
+            (
+                Comparison("cpu_step_fraction", "ge", LARGE),
+                Comparison("host_cpu_fraction", "lt", _SATURATED),
+                Comparison("cpu_step_cores_fraction", "lt", _BUSY),
+            )
+        ),
         (
             "OMP_NUM_THREADS: the cores of a node over its ranks; torchrun sets 1 where nobody set it",
             Fix(
@@ -287,7 +308,7 @@ FINDINGS = (
     ),
     Finding(
         "the host is saturated",
-        Comparison("host_cpu_fraction", "ge", 0.9),
+        Comparison("host_cpu_fraction", "ge", _SATURATED),
         (
             Fix(
                 "fewer workers of the data loader: they take the cores of the launching thread",
@@ -303,13 +324,24 @@ FINDINGS = (
     ),
     Finding(
         "the disk is slow",
-        AllOf((_NVME, Comparison("nvme_read_gbps", "lt", _DISK_GBPS))),
-        (
-            "the asynchronous I/O extension, then queue depth and block size, then fewer bytes",
-            "host memory in place of the disk",
+        AllOf(
+            (
+                _NVME,
+                AnyOf(
+                    (
+                        Comparison("nvme_read_gbps", "lt", _DISK_GBPS),
+                        Comparison("nvme_rated_fraction", "lt", _DISK_RATED),
+                    )
+                ),
+            )
         ),
+        ("fewer bytes on the disk", "host memory in place of the disk"),
         {
             "nvme": (
+                Fix(
+                    "the asynchronous I/O extension: ds_report says whether it is built",
+                    unless=Comparison("asynchronous_io", "is", True),
+                ),
                 "aio.queue_depth and aio.block_size higher",
                 Fix(
                     "zero_optimization.offload_optimizer.pipeline_read: true and pipeline_write: true",
@@ -321,7 +353,7 @@ FINDINGS = (
     # Symptoms and prices: what a check has found to be the cause is fixed before them.
     Finding(
         "the disk does what it can, and a disk is slower than host memory, by about ten: the price of NVMe",
-        AllOf((_NVME, Comparison("nvme_read_gbps", "ge", _DISK_GBPS))),
+        AllOf((_NVME, Comparison("nvme_rated_fraction", "ge", _DISK_RATED))),
         ("on the disk no more than host memory has no room for",),
         {
             "nvme": (

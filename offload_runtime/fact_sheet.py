@@ -44,6 +44,7 @@ _WAYS = {
     "pcie_link_width": "run this on the machine while it trains (an idle link may be narrower), or",
     "link_is_coherent": "look it up in the machine's data sheet, then",
     "nvme_read_gbps": "measure it with fio, then",
+    "nvme_rated_gbps": "look it up in the data sheet of the SSD, then",
     "floor_bytes": "give --model and --hardware that it does not fit, or",
 }
 # The report of a large model names every tensor that is saved.

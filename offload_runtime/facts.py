@@ -127,6 +127,8 @@ _MACHINE = _rows(
     ("ranks_per_node", "integer", None, "Training processes on one host, as the launcher set them.", 8),
     ("torch_version", "text", None, "Version of torch.", "2.13.0"),
     ("nvme_read_gbps", "number", "GB/s", "Measured rate of reading the local SSD.", 6.0),
+    ("nvme_rated_gbps", "number", "GB/s", "Rate of reading that the SSD's data sheet gives.", 7.0),
+    ("nvme_rated_fraction", "number", SHARE, "Measured rate of the SSD over its rated one.", 0.85),
 )
 
 _MODEL = _rows(
@@ -282,6 +284,13 @@ _MEASUREMENT = _rows(
     ("memory_headroom_fraction", "number", SHARE, "Share of device memory free at the peak.", 0.3),
     ("host_cpu_fraction", "number", SHARE, "Share of the host's cores that is busy while training.", 0.95),
     ("cpu_step_fraction", "number", SHARE, "Share of a step that the optimizer's CPU step takes.", 0.5),
+    (
+        "cpu_step_cores_fraction",
+        "number",
+        SHARE,
+        "Share of the host's cores that the optimizer's CPU step keeps busy, at most.",
+        0.2,
+    ),
     (
         "loss_difference",
         "number",

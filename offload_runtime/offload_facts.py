@@ -3,6 +3,9 @@
 slowdown, offload_mechanism, what is off the device -> offload_enabled
 stall_ms, offload_step_ms -> exposed_copy_fraction
 budget_bytes, window_bytes -> budget_in_window
+nvme_read_gbps, nvme_rated_gbps -> nvme_rated_fraction
+host_cpu_fraction, cpu_step_fraction -> cpu_step_cores_fraction
+offload_enabled, out_of_memory -> fits
 offload_mechanism <-> switches of Megatron
 """
 
@@ -37,10 +40,30 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
         exposed = _exposed(sheet)
         if exposed is not None:
             found["exposed_copy_fraction"] = exposed
+    is_on = (
+        sheet.get("offload_enabled")
+        if sheet.get("offload_enabled") is not None
+        else found.get("offload_enabled")
+    )
+    if is_on is False and sheet.get("out_of_memory") is False:
+        found["fits"] = True  # as it ran
+    found |= _shares(sheet)
     budget, window = sheet.size("budget_bytes"), sheet.size("window_bytes")
     if budget is not None and window is not None:
         found["budget_in_window"] = budget <= window
     return sheet.beneath(found, _ORIGIN)
+
+
+def _shares(sheet: FactSheet) -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {}
+    read, rated = sheet.number("nvme_read_gbps"), sheet.number("nvme_rated_gbps")
+    if read is not None and rated:
+        found["nvme_rated_fraction"] = min(1.0, read / rated)
+    busy, step = sheet.number("host_cpu_fraction"), sheet.number("cpu_step_fraction")
+    if busy is not None and step:
+        # The host's cores are busy in the rest of the step too, so that no more of them work on the optimizer's.
+        found["cpu_step_cores_fraction"] = min(1.0, busy / step)
+    return found
 
 
 def _is_anything_off(sheet: FactSheet) -> bool:

@@ -103,7 +103,8 @@ def test_every_check_leads_to_facts_of_the_table() -> None:
     assert {name for check in CHECKS for name in check.facts} <= set(FACTS)
     named = {comparison.fact for finding in FINDINGS for comparison in comparisons(finding.sign)}
     of_the_run = {"offload_mechanism", "offload_device", "fits", "link_d2h_gbps"}
-    assert named <= {name for check in CHECKS for name in check.facts} | of_the_run
+    follow = {"cpu_step_cores_fraction", "nvme_rated_fraction"}
+    assert named <= {name for check in CHECKS for name in check.facts} | of_the_run | follow
 
 
 @pytest.mark.parametrize("more", [{}, {"offload_mechanism": "activation_hooks"}], ids=str)
@@ -269,7 +270,10 @@ def test_the_disk_is_in_the_order_of_runs_that_use_one() -> None:
     nvme: dict[str, Scalar] = {**CLEAN, "offload_mechanism": "nvme", "offload_device": "nvme"}
     assert "In this order: the disk by itself." in advice(nvme).summary
     (found,) = advice({**nvme, "nvme_read_gbps": 1.0}).findings
-    assert found.fixes[0] == "aio.queue_depth and aio.block_size higher"
+    extension, queue, *_ = found.fixes
+    assert extension.startswith("the asynchronous I/O extension")
+    (built,) = advice({**nvme, "nvme_read_gbps": 1.0, "asynchronous_io": True}).findings
+    assert built.fixes[0] == queue == "aio.queue_depth and aio.block_size higher"
     assert open_checks(sheet_of(CLEAN)) == ()
 
 

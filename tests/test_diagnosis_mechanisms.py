@@ -261,7 +261,11 @@ def test_a_disk_that_does_what_it_can_has_a_price() -> None:
         "offload_device": "nvme",
         "slowdown": 8.0,
     }
-    found = advice({**nvme, "nvme_read_gbps": 6.0})
+    unrated = advice({**nvme, "nvme_read_gbps": 6.0})
+    assert (unrated.findings, unrated.missing[0]) == ((), "nvme_rated_gbps")
+    slow = advice({**nvme, "nvme_read_gbps": 3.5, "nvme_rated_gbps": 7.0})
+    assert [each.finding for each in slow.findings] == ["the disk is slow"]
+    found = advice({**nvme, "nvme_read_gbps": 6.0, "nvme_rated_gbps": 7.0})
     (only,) = found.findings
     assert "the price of NVMe" in only.finding
     assert only.fixes[0].startswith("zero_optimization.offload_optimizer.device: cpu")
@@ -307,3 +311,23 @@ def test_three_sides_are_measured_where_one_of_two_can_come_back(mechanism: str,
     summary = advice({**CLEAN, **OWN, "offload_mechanism": mechanism}).summary
     assert "None of the checks explains it" in summary
     assert ("measure three sides" in summary) is is_said
+
+
+@pytest.mark.parametrize(
+    ("step", "host", "is_idle"),
+    [(0.5, 0.24, True), (0.9, 0.4, True), (0.3, 0.2, False), (0.5, 0.3, False), (0.95, 0.92, False)],
+)
+def test_cores_are_idle_where_the_step_keeps_less_than_half_of_them_busy(
+    step: float, host: float, is_idle: bool
+) -> None:
+    facts: dict[str, Scalar] = {"cpu_step_fraction": step, "host_cpu_fraction": host}
+    found = advice({**CLEAN, "offload_mechanism": "fsdp2", **facts}).findings
+    assert any("cores are idle" in each.finding for each in found) is is_idle
+
+
+def test_a_run_without_offloading_that_did_not_run_out_of_memory_fits() -> None:
+    switched_off: dict[str, Scalar] = {"offload_mechanism": "none", "out_of_memory": False}
+    assert sheet_of(switched_off).get("fits") is True
+    assert advice(switched_off).conclusion == "nothing"
+    assert sheet_of({**switched_off, "out_of_memory": True}).get("fits") is None
+    assert sheet_of({**switched_off, "offload_mechanism": "fsdp2"}).get("fits") is None

@@ -44,6 +44,8 @@ _CHANGED_BY_FIXES = (
     "prefetch",
     "zero_stage",
 )
+# Facts beside the run's configuration that a fix leaves as they are, unless it is about them.
+_KEPT_BY_FIXES = ("fits", "mode", "num_graphs", "numa_local", "pcie_generation", "pcie_link_width")
 # Commands that speak of what this package's back end would do.
 _THIS_BACK_END = ("apply", "bench", "explain", "plan")
 
@@ -106,20 +108,18 @@ def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], gi
     sheet = gathered.result.sheet
     if advice.conclusion == "ask" or (asks_of_speed(sheet) and not gathered.model_arguments):
         yield f"offload skills show {DIAGNOSIS_CARD} --file references/measuring.md"
-        yield _measured_again(gathered)
+        yield _measured_again(gathered, advice)
         return
     if advice.findings and advice.findings[0].finding == FITS:
         # Switched off there is no pair to measure: the step fits, as was said, or runs out of memory.
         yield "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY"
     elif advice.findings and is_to_be_fixed_now(sheet):
-        yield _measured_again(gathered)
+        yield _measured_again(gathered, advice)
     elif is_slow(sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])
     if advice.conclusion == "diagnose":
-        if any(card.card.name == PRICE_CARD and card.applies is not False for card in cards) and (
-            sheet.get("optimizer_offload") is True
-        ):
+        if f"offload skills show {PRICE_CARD}" in advice.summary:
             yield f"offload skills show {PRICE_CARD}"
         return  # whatever else applies would offload more
     if _asks_of_graphs(gathered, advice):
@@ -250,13 +250,15 @@ def _as_options(facts: Mapping[str, Scalar]) -> str:
     return "".join(f" --fact {name}={shlex.quote(typed_value(value))}" for name, value in facts.items())
 
 
-def _measured_again(gathered: Gathered) -> str:
+def _measured_again(gathered: Gathered, advice: Advice) -> str:
     """Return the command that takes a new measurement, a pair: without what was measured, and asking what was fixed."""
+    found = advice.findings[0].because if advice.findings else ""
     sheet = gathered.result.sheet
     of_run = _of_the_run(gathered) | {
-        name: sheet.values[name] for name in ("fits", "mode", "num_graphs") if sheet.origin(name) == "given"
+        name: sheet.values[name] for name in _KEPT_BY_FIXES if sheet.origin(name) == "given"
     }
-    stays = {name: name.upper() if name in _CHANGED_BY_FIXES else value for name, value in of_run.items()}
+    changed = {name for name in of_run if name in _CHANGED_BY_FIXES or name in found}
+    stays = {name: name.upper() if name in changed else value for name, value in of_run.items()}
     known: dict[str, Scalar] = {**stays, "paired_baseline": True, "warm_steps_only": True}
     mechanism = sheet.get("offload_mechanism")
     if mechanism is not None:

@@ -72,7 +72,7 @@ def render_window(result: PlanResult) -> str:
 def _contention(window: WindowForecast) -> str:
     """Say what leaving costs where nothing waits for it."""
     if not window.contention_share:
-        return ""
+        return "; what kernels beside a copy lose was not measured there, and counts as nothing"
     return (
         f"; nothing waits for it, and kernels beside a copy take {100 * window.contention_share:.3g} % longer"
     )

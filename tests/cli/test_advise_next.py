@@ -197,6 +197,9 @@ def test_where_every_check_is_done_the_first_fix_is_measured_again(offload: Offl
     assert "--fact offload_fraction=OFFLOAD_FRACTION" in answer["next"][0]
     assert "--fact optimizer_offload=true" in answer["next"][0]
     assert "--fact fits=false" in answer["next"][0]
+    assert "--fact numa_local=true --fact pcie_generation=5 --fact pcie_link_width=16" in answer["next"][0]
+    assert "offload skills show offload-optimizer-state" in answer["data"]["summary"]
+    assert answer["next"][1] == "offload skills show offload-optimizer-state"
     assert not any("measuring.md" in line for line in answer["next"])
     open_one = json.loads(
         offload("advise", "--hardware", "h100-pcie5", *DONE[:-6], "--format", "json").stdout

@@ -19,8 +19,12 @@ def rows(text: str) -> list[list[str]]:
 
 def test_the_first_line_is_what_can_leave_for_free_with_its_arithmetic() -> None:
     assert render_plan(plan_result()).splitlines()[0] == (
-        "can leave for free: 1.5 GiB = 55.3 GB/s x 29.1 ms from the first saved byte to the peak"
+        "can leave for free: 1.5 GiB = 55.3 GB/s x 29.1 ms from the first saved byte to the peak; what kernels beside "
+        "a copy lose was not measured there, and counts as nothing"
     )
+    measured = replace(plan_result().window, contention_share=0.06)
+    said = render_plan(plan_result(window=measured)).splitlines()[0]
+    assert said.endswith("; nothing waits for it, and kernels beside a copy take 6 % longer")
 
 
 @pytest.mark.parametrize(
