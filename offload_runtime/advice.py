@@ -292,12 +292,17 @@ def _unpredicted(result: FactsResult, sections: tuple[ArithmeticSection, ...]) -
         found = Advice("unknown", summary, (), sections)
     else:
         summary += (
-            f" If it stays, offload and recompute activations under limits.device_peak={limit // MIB}MiB, as far below "
-            "the predicted peak as a run needs that takes more than was predicted."
+            f" If it stays, offload and recompute activations under limits.device_peak={limit // MIB}MiB: the run took "
+            f"{_more_than_predicted(sheet)}more than was predicted, and a plan leaves that room and the usual 6 %."
         )
         found = _about_activations(result, summary, sections, limit)
     missing = (*_open_compilation(sheet), *found.missing)
     return replace(found, missing=missing, compile_first=is_eager)
+
+
+def _more_than_predicted(sheet: FactSheet) -> str:
+    peak, capacity = sheet.size("peak_bytes"), sheet.size("gpu_total_bytes")
+    return "" if peak is None or capacity is None else f"at least {format_size_short(capacity - peak)} "
 
 
 def _open_compilation(sheet: FactSheet) -> tuple[str, ...]:

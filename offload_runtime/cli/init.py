@@ -152,7 +152,8 @@ def _adapter(reference: str, output: str | None, wishes: dict[str, Any]) -> Outc
         message = f"what {function}'s model is called with is left to be written"
         findings += (Diagnostic("CLI638", "note", message, hint=hint),)
     elif output is not None:
-        following = (shlex.join(["offload", "explain", "balanced", "--model", adapter_model(adapter)]),)
+        model = adapter_model(adapter)
+        following = (shlex.join(["offload", "explain", "balanced", "--model", model, "--mode", "inductor"]),)
     return _written(output, write_adapter(adapter), findings, following)
 
 

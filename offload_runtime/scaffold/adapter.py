@@ -50,8 +50,8 @@ def write_adapter(wishes: AdapterWishes) -> str:
     offload plan fit --model {model} --mode inductor --hardware h200-pcie5 --set limits.device_peak=40GiB
     offload apply balanced --model {model} --mode inductor --steps 3
 
-Only these commands need this file. To train with the policy, compile the model in the script itself, before it is
-trained: for a plain loop
+Only these commands need this file. To train with a policy, a shipped one or a file such as policy.yaml, compile the
+model in the script itself, before it is trained: for a plain loop
 
     model = torch.compile(model, backend="offload", options={{"policy": "balanced", "mode": "inductor"}})
 

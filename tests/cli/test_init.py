@@ -134,7 +134,7 @@ def test_a_written_adapter_gives_the_script_to_explain(
                       "--format", "json")  # fmt: skip
     assert written.exit_code == 0
     (following,) = written.document["next"]
-    assert following == "offload explain balanced --model tools.adapter:build"
+    assert following == "offload explain balanced --model tools.adapter:build --mode inductor"
     explained = offload("explain", "max-savings", "--model", "tools.adapter:build", "--format", "json")
     assert explained.exit_code == 0, explained.stderr
     offloaded = [t for t in explained.document["data"]["tensors"] if t["fate"] == "offload"]
