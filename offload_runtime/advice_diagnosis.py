@@ -294,7 +294,8 @@ def _price(sheet: FactSheet) -> str | None:
     """Point to what optimizer offload costs where nothing is wrong; the numbers stand in its skill alone."""
     moving = [each for each in mechanisms_possible(sheet.values) if "optimizer_state" in each.moves]
     is_whole = bool(moving) and all("gradients" in each.moves for each in moving)
-    if not is_whole and sheet.get("optimizer_offload") is not True:
+    is_off = True if is_whole else sheet.get("optimizer_offload")
+    if is_off is False or (is_off is None and (not moving or is_unnamed(sheet))):
         return None
     if evaluate(PRICE_UNLESS, sheet.values) is True:
         return None
@@ -304,10 +305,13 @@ def _price(sheet: FactSheet) -> str | None:
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
     prices = [price.text_for(sheet.values) for each in moving for price in PRICES.get(each.name, ())]
     less = "; ".join(price for price in prices if price is not None) or "lower the share if that is all it is"
-    return (
-        f"The optimizer's state is on the host, and this may be its price: compare with the published times at {at}, "
-        f"offload skills show {PRICE_CARD}; {less}."
+    where = (
+        "The optimizer's state is on the host, and this"
+        if is_off
+        else "If the optimizer's state is on the host (optimizer_offload), this"
     )
+    published = f"compare with the published times at {at}, offload skills show {PRICE_CARD}"
+    return f"{where} may be its price: {published}; {less}."
 
 
 def _contradiction(sheet: FactSheet) -> str | None:

@@ -44,9 +44,17 @@ LOWER_RATIO = Fix(
     "zero_optimization.offload_optimizer.ratio below 1 leaves a share on the GPU (ZeRO-3 only)",
     unless=AnyOf((NO_OPTIMIZER, BELOW_STAGE_3)),
 )
-_PARAMETERS_BACK = Fix(
-    "zero_optimization.offload_param.device: none, where memory is free",
-    unless=AnyOf((NO_PARAMETERS, BELOW_STAGE_3)),
+_PARAMETERS_BACK = (
+    Fix(
+        "zero_optimization.offload_param.device: none, where memory is free",
+        when=Comparison("parameter_offload", "is", True),
+        unless=BELOW_STAGE_3,
+    ),
+    Fix(
+        "zero_optimization.offload_param.device: none, if parameters are offloaded (parameter_offload) and memory is "
+        "free",
+        unless=AnyOf((Comparison("parameter_offload", "in", (True, False)), BELOW_STAGE_3)),
+    ),
 )
 LOWER_FRACTION = Fix("a lower optimizer.optimizer_offload_fraction", unless=NO_OPTIMIZER)
 OVERLAP = Fix(
@@ -89,8 +97,8 @@ _BUDGET = (
 )
 LESS: Mapping[str, tuple[str | Fix, ...]] = {
     "offload_runtime": _BUDGET,
-    "zero_offload": (_PARAMETERS_BACK, LOWER_RATIO),
-    "nvme": (_PARAMETERS_BACK,),
+    "zero_offload": (*_PARAMETERS_BACK, LOWER_RATIO),
+    "nvme": _PARAMETERS_BACK,
     "fsdp1": ("CPUOffload off, parameters sharded on the device, where they fit",),
     "fsdp2": ("offload_policy OffloadPolicy for as many modules as fit, CPUOffloadPolicy for the rest",),
     "megatron_optimizer": (OVERLAP, LOWER_FRACTION),

@@ -135,7 +135,7 @@ FINDINGS = (
     Finding(
         FITS,
         Comparison("fits", "is", True),
-        ("take the offloading off",),
+        (Fix("take the offloading off", unless=Comparison("offload_mechanism", "in", tuple(TAKEN_OFF))),),
         TAKEN_OFF,
         unless=Comparison("out_of_memory", "is", True),
     ),
@@ -232,12 +232,12 @@ FINDINGS = (
                 unless=AnyOf((_ACTIVATIONS_ALONE, Comparison("offload_mechanism", "in", _STATE))),
             ),
             Fix(
-                "recompute activations to make room, then take state back on the device",
+                "take state back on the device where memory is free, or recompute activations to make room for it",
                 unless=AnyOf((_ACTIVATIONS_ALONE, BELOW_STAGE_3)),
             ),
             Fix(
-                "recompute activations to make room, then take the state back on the device, all of it: below ZeRO-3 "
-                "no share can be set",
+                "take the state back on the device, all of it, where memory is free, or recompute activations to make "
+                "room for it: below ZeRO-3 no share can be set",
                 when=BELOW_STAGE_3,
                 unless=_ACTIVATIONS_ALONE,
             ),
@@ -293,7 +293,7 @@ FINDINGS = (
         Comparison("cpu_step_fraction", "ge", LARGE),
         (
             Fix("fewer offloaded states", unless=AnyOf((_STATE_LEAVES_WHOLE, BELOW_STAGE_3))),
-            "more cores for each rank",
+            Fix("more cores for each rank", unless=Comparison("cpu_step_cores_fraction", "lt", _BUSY)),
             "more batches for each step of the optimizer (gradient accumulation)",
         ),
         {

@@ -32,6 +32,9 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
         found["offload_enabled"] = mechanism != "none"
     elif sheet.get("slowdown") is not None or mechanisms_on(sheet.values) or _is_anything_off(sheet):
         found["offload_enabled"] = True  # a slowdown is the step with offloading over that without
+    stage = sheet.number("zero_stage")
+    if mechanism == "zero_offload" and stage is not None and stage < 3:
+        found["optimizer_offload"] = True  # parameters are offloaded under stage 3 only
     on = mechanisms_on(sheet.values)
     if on and all(each.moves_activations_alone for each in on) and sheet.get("optimizer_offload") is not True:
         found["cpu_step_fraction"] = 0.0

@@ -80,7 +80,7 @@ MECHANISMS: Mapping[str, OffloadMechanism] = {
             _ZERO,
             frameworks=_DEEPSPEED,
             native=("deepspeed",),
-            asks=("optimizer_offload", "parameter_offload", "offload_fraction"),
+            asks=("zero_stage", "optimizer_offload", "parameter_offload", "offload_fraction"),
             system="deepspeed",
         ),
         OffloadMechanism(

@@ -88,7 +88,7 @@ def command(all_unknown: bool, **options: Unpack[FactOptions]) -> Outcome:
         ),
         diagnostics=(*gathered.result.notes, *advice.warnings, *advice.refusals),
         exit_code=RefusedError.exit_code if advice.refusals else EXIT_OK,
-        next=tuple(_once_each(_next(gathered, advice, cards, _given(options)))),
+        next=tuple(_once_each(_next(gathered, advice, cards, _given(options), _new_files(options)))),
     )
 
 
@@ -100,21 +100,39 @@ def _given(options: FactOptions) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def _next(gathered: Gathered, advice: Advice, cards: tuple[CardVerdict, ...], given: str) -> Iterator[str]:
+def _new_files(options: FactOptions) -> str | None:
+    """Return the command that reads files of the same names again, which a new run writes; None where none was read."""
+    if not options["files"]:
+        return None
+    words = [word for file in options["files"] for word in ("--from", str(file))]
+    words += ["--side", options["side"]] if options["side"] is not None else []
+    asked = any(fact.startswith("slowdown=") for fact in options["facts"])
+    words += ["--fact", "slowdown=SLOWDOWN"] if asked else []
+    return shlex.join(["offload", "advise", *words])
+
+
+def _next(
+    gathered: Gathered,
+    advice: Advice,
+    cards: tuple[CardVerdict, ...],
+    given: str,
+    new_files: str | None,
+) -> Iterator[str]:
     """Yield the commands that follow, the most telling first; only commands that exist.
 
-    A run that is to be diagnosed is sent there first.
+    A run that is to be diagnosed is sent there first. What is measured again is read from ``new_files``, if from any.
     """
     sheet = gathered.result.sheet
+    measured_again = new_files or _measured_again(gathered, advice)
     if advice.conclusion == "ask" or (asks_of_speed(sheet) and not gathered.model_arguments):
         yield f"offload skills show {DIAGNOSIS_CARD} --file references/measuring.md"
-        yield _measured_again(gathered, advice)
+        yield measured_again
         return
     if advice.findings and advice.findings[0].finding == FITS:
         # Switched off there is no pair to measure: the step fits, as was said, or runs out of memory.
         yield "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY"
     elif advice.findings and is_to_be_fixed_now(sheet):
-        yield _measured_again(gathered, advice)
+        yield measured_again
     elif is_slow(sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
         yield from _card_commands(gathered, advice, cards[:1])

@@ -113,7 +113,9 @@ def gather(options: FactOptions) -> Gathered:
     joined = read_fact_files(options["files"], options["side"])
     from offload_runtime.hardware import load_hardware
 
-    profile = load_hardware(options["hardware"]) if options["hardware"] is not None else None
+    # The name of a profile stands for what the profile says, however it is given.
+    named = options["hardware"] or given.get("hardware")
+    profile = None if named is None else load_hardware(str(named))
     memory = options["device_memory"]
     if profile is not None and memory is not None:
         profile = profile.with_device_memory(memory)
@@ -131,10 +133,11 @@ def gather(options: FactOptions) -> Gathered:
         )
     if profile is None:
         result = replace(result, notes=(*joined.notes, *result.notes))
-    hardware = options["hardware"] or result.sheet.get("hardware")
+    hardware = named or result.sheet.get("hardware")
     arguments = model_arguments(cast(ShapeOptions, options)) if options["spec"] is not None else []
-    named = None if hardware is None else str(hardware)
-    return Gathered(result, tuple(arguments), named, options["mode"], memory)
+    return Gathered(
+        result, tuple(arguments), None if hardware is None else str(hardware), options["mode"], memory
+    )
 
 
 def _given(options: FactOptions) -> Mapping[str, Scalar]:

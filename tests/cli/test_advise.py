@@ -197,7 +197,8 @@ def test_a_slow_foreign_run_is_sent_to_a_measurement_in_its_own_loop(offload: Of
         "next: offload skills show diagnose-offload-overhead --file references/measuring.md",
     ]
     assert not any("offload bench" in line for line in following)
-    assert len(following) == 2  # neither a plan nor an export: that would offload more
+    # Neither a plan nor an export: that would offload more.
+    assert following[2:] == ["next: offload skills show offload-optimizer-state"]
     data = json.loads(offload("advise", "--format", "json", "--hardware", "h100-pcie5", *given).stdout)[
         "data"
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -257,3 +258,21 @@ def test_after_a_fix_that_needs_no_diagnosis_it_is_measured_again(
     answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *given, "--format", "json").stdout)
     assert answer["data"]["findings"]
     assert answer["next"] == [following]
+
+
+def test_what_a_report_said_is_read_again_from_the_next_one(offload: Offload, tmp_path: Path) -> None:
+    report = tmp_path / "facts.json"
+    report.write_text('{"offload_mechanism": "offload_runtime", "mode": "graph", "num_graphs": 1}')
+    answer = json.loads(
+        offload("advise", "--from", str(report), *facts("slowdown=3"), "--format", "json").stdout
+    )
+    assert answer["next"][0] == f"offload advise --from {report} --fact slowdown=SLOWDOWN"
+
+
+def test_a_profile_that_is_given_as_a_fact_is_read_like_the_option(offload: Offload) -> None:
+    slow = facts("slowdown=3", "offload_mechanism=zero_offload", "pcie_generation=4")
+    as_fact = offload("advise", *slow, *facts("hardware=h100-pcie5")).stdout
+    as_option = offload("advise", "--hardware", "h100-pcie5", *slow).stdout
+    assert "the link runs at a low generation" in as_fact
+    assert as_fact == as_option
+    assert offload("advise", *facts("hardware=h1000")).exit_code == 3
