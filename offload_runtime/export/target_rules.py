@@ -58,6 +58,12 @@ def give_hint(names: Sequence[str]) -> str:
     return f"give {' and '.join(options)}"
 
 
+def _choices(target: Target, names: Sequence[str]) -> str:
+    """Return what the one setting that is asked for may be, where that is one of a list."""
+    setting = target.setting(names[0]) if len(names) == 1 else None
+    return f", one of {', '.join(setting.choices)}" if setting is not None and setting.choices else ""
+
+
 def known_values(
     target: Target,
     emitted: Mapping[str, ExportedSetting],
@@ -216,5 +222,5 @@ def check_constraints(
             message = (
                 f"not verified: {constraint.message} [{constraint.name}]; it hangs on {', '.join(unknown)}"
             )
-            findings.note(span, "EXP911", message, path, give_hint(unknown))
+            findings.note(span, "EXP911", message, path, give_hint(unknown) + _choices(target, unknown))
     return broken
