@@ -126,12 +126,13 @@ def _next(
     measured_again = new_files or _measured_again(gathered, advice)
     if advice.conclusion == "ask" or (asks_of_speed(sheet) and not gathered.model_arguments):
         yield f"offload skills show {DIAGNOSIS_CARD} --file references/measuring.md"
-        yield measured_again
+        yield f"offload advise --fact slowdown=SLOWDOWN{given}{_measured_well(gathered)}"
         return
     if advice.findings and advice.findings[0].finding == FITS:
         # Switched off there is no pair to measure: the step fits, as was said, or runs out of memory.
         yield "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY"
-    elif advice.findings and is_to_be_fixed_now(sheet):
+        return
+    if advice.findings and is_to_be_fixed_now(sheet):
         yield measured_again
     elif is_slow(sheet):
         cards = tuple(sorted(cards, key=lambda verdict: verdict.card.name != DIAGNOSIS_CARD))
@@ -268,6 +269,12 @@ def _as_options(facts: Mapping[str, Scalar]) -> str:
     return "".join(f" --fact {name}={shlex.quote(typed_value(value))}" for name, value in facts.items())
 
 
+def _measured_well(gathered: Gathered) -> str:
+    """Return what is to hold of a ratio that is measured now, where it was not said."""
+    names = ("paired_baseline", "warm_steps_only")
+    return _as_options({name: True for name in names if gathered.result.sheet.get(name) is None})
+
+
 def _measured_again(gathered: Gathered, advice: Advice) -> str:
     """Return the command that takes a new measurement, a pair: without what was measured, and asking what was fixed."""
     found = advice.findings[0].because if advice.findings else ""
@@ -275,7 +282,8 @@ def _measured_again(gathered: Gathered, advice: Advice) -> str:
     of_run = _of_the_run(gathered) | {
         name: sheet.values[name] for name in _KEPT_BY_FIXES if sheet.origin(name) == "given"
     }
-    changed = {name for name in of_run if name in _CHANGED_BY_FIXES or name in found}
+    named = found.replace("offload_mechanism", "")  # it stays what it is, unless it is taken off
+    changed = {name for name in of_run if name in _CHANGED_BY_FIXES or name in named}
     stays = {name: name.upper() if name in changed else value for name, value in of_run.items()}
     known: dict[str, Scalar] = {**stays, "paired_baseline": True, "warm_steps_only": True}
     mechanism = sheet.get("offload_mechanism")

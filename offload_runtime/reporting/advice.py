@@ -10,6 +10,7 @@ from offload_runtime.advice import Advice, Step
 from offload_runtime.advice_diagnosis import Found
 from offload_runtime.advice_systems import SystemMechanism
 from offload_runtime.card_verdicts import CardVerdict
+from offload_runtime.diagnosis_table import FITS
 from offload_runtime.fact_sheet import FactSheet, FactsResult, how_to_know
 from offload_runtime.facts import FACTS, PROBED
 from offload_runtime.reporting.facts import facts_data
@@ -191,6 +192,8 @@ def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
     is open, in full where it is the only one that is missing there. A run that is to be diagnosed is asked for nothing
     that only a card hangs on which does not apply.
     """
+    if advice.findings and advice.findings[0].finding == FITS:
+        return ()  # it is taken off, and nothing more has to be known
     if advice.conclusion in ("ask", "diagnose"):
         cards = [card for card in cards if card.applies is True]
     required = [name for card in cards for found in card.interactions for name in found.missing]

@@ -244,13 +244,17 @@ def test_a_raised_limit_is_a_warning_and_no_refusal(offload: Offload) -> None:
             "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY",
         ),
         (
+            facts("slowdown=3", "framework=fsdp2", "offload_mechanism=fsdp2", "fits=true"),
+            "offload advise --fact offload_mechanism=none --fact out_of_memory=OUT_OF_MEMORY",
+        ),
+        (
             facts("slowdown=1.0", "offload_mechanism=fsdp2", "paired_baseline=true")
             + facts("warm_steps_only=true", "gpu_utilization=0.4", "memory_headroom_fraction=0.01"),
             "offload advise --fact slowdown=SLOWDOWN --fact offload_mechanism=fsdp2 --fact paired_baseline=true "
             "--fact warm_steps_only=true",
         ),
     ],
-    ids=["it fits without", "full with and without"],
+    ids=["it fits without", "another system's fits without", "full with and without"],
 )
 def test_after_a_fix_that_needs_no_diagnosis_it_is_measured_again(
     offload: Offload, given: list[str], following: str
@@ -258,6 +262,15 @@ def test_after_a_fix_that_needs_no_diagnosis_it_is_measured_again(
     answer = json.loads(offload("advise", "--hardware", "h100-pcie5", *given, "--format", "json").stdout)
     assert answer["data"]["findings"]
     assert answer["next"] == [following]
+
+
+def test_what_was_measured_is_kept_while_nothing_was_fixed(offload: Offload) -> None:
+    given = facts("pageable_fraction=0.5", "offload_mechanism=fsdp2")
+    answer = json.loads(offload("advise", *given, "--format", "json").stdout)
+    assert answer["next"][-1] == (
+        "offload advise --fact slowdown=SLOWDOWN --fact pageable_fraction=0.5 --fact offload_mechanism=fsdp2 "
+        "--fact paired_baseline=true --fact warm_steps_only=true"
+    )
 
 
 def test_what_a_report_said_is_read_again_from_the_next_one(offload: Offload, tmp_path: Path) -> None:
