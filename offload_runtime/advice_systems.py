@@ -28,13 +28,16 @@ OWN_MECHANISM = ("accelerate", "deepspeed", "fsdp2", "megatron-bridge")
 """Systems that offload by mechanisms of their own, and do not compile with this package's back end."""
 
 
-MechanismState = Literal["on", "on, which cannot be", "can be used", "cannot be used"]
+MechanismState = Literal["on", "on, in part", "on, which cannot be", "can be used", "cannot be used"]
 # What a run says that it offloads, by the fact that says so.
 _SWITCHES = {
     "optimizer_state": "optimizer_offload",
     "parameters": "parameter_offload",
     "gradients": "gradient_offload",
 }
+
+
+_QUALIFIED = {"on, in part": " (in part)", "on, which cannot be": " (which cannot be)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class SystemMechanism:
     @property
     def is_on(self) -> bool:
         """Tell whether the run has it on."""
-        return self.state in ("on", "on, which cannot be")
+        return self.state.startswith("on")
 
 
 def system_mechanisms(sheet: FactSheet) -> tuple[SystemMechanism, ...]:
@@ -91,7 +94,7 @@ def system_summary(sheet: FactSheet) -> str | None:
         return None
     title = load_target(str(sheet.get("framework"))).title
     usable = " or ".join(row.name for row in rows if row.state == "can be used")
-    on = [row.name if row.state == "on" else f"{row.name} (which cannot be)" for row in rows if row.is_on]
+    on = [f"{row.name}{_QUALIFIED.get(row.state, '')}" for row in rows if row.is_on]
     if on:
         summary = f"{title} has on already: {' and '.join(on)}."
         summary += (
@@ -106,6 +109,9 @@ def system_summary(sheet: FactSheet) -> str | None:
 def _row(
     mechanism: TargetMechanism, sheet: FactSheet, able: MechanismState, unable: MechanismState
 ) -> SystemMechanism:
+    fraction = sheet.number("offload_fraction")
+    if able == "on" and mechanism.moves == "optimizer_state" and fraction is not None and fraction < 1:
+        able = "on, in part"
     state = unable if _usable(mechanism, sheet) is False else able
     return SystemMechanism(mechanism.name, state, _needs(mechanism, sheet))
 
@@ -150,18 +156,8 @@ def refusal_summary(sheet: FactSheet, refused: Sequence[Diagnostic]) -> str:
 def _is_on(mechanism: TargetMechanism, sheet: FactSheet) -> bool:
     if mechanism.enabled_when is not None:
         return evaluate(mechanism.enabled_when, sheet.values) is True
-    return mechanism.moves in _offloaded(sheet)
-
-
-def _offloaded(sheet: FactSheet) -> tuple[str, ...]:
-    """Return what a setting of the run offloads whole: a share of the optimizer's state alone can be offloaded."""
-    fraction = sheet.number("offload_fraction")
-    is_whole = fraction is None or fraction >= 1
-    return tuple(
-        moves
-        for moves, switch in _SWITCHES.items()
-        if sheet.get(switch) is True and (moves != "optimizer_state" or is_whole)
-    )
+    switch = _SWITCHES.get(mechanism.moves)
+    return switch is not None and sheet.get(switch) is True
 
 
 def _usable(mechanism: TargetMechanism, sheet: FactSheet) -> bool | None:

@@ -68,6 +68,19 @@ def test_of_two_that_exclude_each_other_the_one_that_cannot_be_anyway_has_to_go(
     assert one_stage["fine-grained activation offload"] == "on, which cannot be"
 
 
+@pytest.mark.parametrize(
+    ("fraction", "state", "is_settled"),
+    [(None, "on", False), (0.5, "on, in part", True), (1.0, "on", True), (0.0, "on, which cannot be", False)],
+)
+def test_optimizer_offload_that_is_on_says_how_much_of_it_and_what_it_needs_still(
+    fraction: float | None, state: str, is_settled: bool
+) -> None:
+    known: dict[str, Any] = {} if fraction is None else {"offload_fraction": fraction}
+    facts = {"optimizer_offload": True, "distributed_optimizer": True, "optimizer": "adamw", **known}
+    row = next(row for row in system_mechanisms(sheet(**facts)) if row.name == "optimizer offload")
+    assert (row.state, row.needs is None) == (state, is_settled)
+
+
 def test_weights_that_move_are_refused_with_pipeline_stages_as_activations_are() -> None:
     for fact in ("parameter_offload", "layer_activation_offload"):
         refused = refused_by_system(sheet(pipeline_parallel=4, **{fact: True}))
