@@ -299,9 +299,8 @@ def _price(sheet: FactSheet) -> str | None:
         return None
     if evaluate(PRICE_UNLESS, sheet.values) is True:
         return None
-    share = (
-        1.0 if is_whole or evaluate(BELOW_STAGE_3, sheet.values) is True else sheet.number("offload_fraction")
-    )
+    has_no_share = evaluate(BELOW_STAGE_3, sheet.values) is True or [each.name for each in moving] == ["nvme"]
+    share = 1.0 if is_whole or has_no_share else sheet.number("offload_fraction")
     at = "the share that is offloaded (offload_fraction)" if share is None else f"offload_fraction {share:g}"
     prices = [price.text_for(sheet.values) for each in moving for price in PRICES.get(each.name, ())]
     less = "; ".join(price for price in prices if price is not None) or "lower the share if that is all it is"

@@ -211,7 +211,9 @@ FINDINGS = (
     Finding(
         "the link is narrow",
         Comparison("pcie_link_width", "lt", 16),
-        ("the slot, the riser or the power state; no setting in software helps",),
+        (
+            "the slot, the riser or the power state: no setting in software widens it, and until then move less",
+        ),
     ),
     Finding(
         "the link runs at a low generation",
@@ -349,6 +351,7 @@ FINDINGS = (
                 ),
             )
         },
+        unless=Comparison("nvme_rated_fraction", "ge", _DISK_RATED),
     ),
     # Symptoms and prices: what a check has found to be the cause is fixed before them.
     Finding(

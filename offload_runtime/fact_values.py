@@ -133,7 +133,7 @@ def _wanted(fact: Fact) -> str:
     if fact.unit == BYTES:
         return "a size such as 80GiB, or a whole number of bytes"
     if fact.unit == SHARE:
-        return "a number from 0 to 1, or a percentage"
+        return "a number from 0 to 1, or a percentage such as 35%"
     count = "a whole number" if fact.type == "integer" else "a number"
     return count if fact.unit is None else f"{count} in {fact.unit}"
 

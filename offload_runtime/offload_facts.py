@@ -38,6 +38,7 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
     on = mechanisms_on(sheet.values)
     if on and all(each.moves_activations_alone for each in on) and sheet.get("optimizer_offload") is not True:
         found["cpu_step_fraction"] = 0.0
+        found["offload_device"] = "cpu"  # each of them moves to host memory
     if mechanism == "offload_runtime":
         found["pageable_fraction"] = 0.0  # the host buffers of this package are pinned
         exposed = _exposed(sheet)

@@ -265,6 +265,8 @@ def test_a_disk_that_does_what_it_can_has_a_price() -> None:
     assert (unrated.findings, unrated.missing[0]) == ((), "nvme_rated_gbps")
     slow = advice({**nvme, "nvme_read_gbps": 3.5, "nvme_rated_gbps": 7.0})
     assert [each.finding for each in slow.findings] == ["the disk is slow"]
+    small = advice({**nvme, "nvme_read_gbps": 2.8, "nvme_rated_gbps": 3.0})
+    assert ["the price of NVMe" in each.finding for each in small.findings] == [True]
     found = advice({**nvme, "nvme_read_gbps": 6.0, "nvme_rated_gbps": 7.0})
     (only,) = found.findings
     assert "the price of NVMe" in only.finding
@@ -323,6 +325,13 @@ def test_cores_are_idle_where_the_step_keeps_less_than_half_of_them_busy(
     facts: dict[str, Scalar] = {"cpu_step_fraction": step, "host_cpu_fraction": host}
     found = advice({**CLEAN, "offload_mechanism": "fsdp2", **facts}).findings
     assert any("cores are idle" in each.finding for each in found) is is_idle
+
+
+def test_two_switches_of_activations_name_no_disk_and_no_price_of_state() -> None:
+    both: dict[str, Scalar] = {"layer_activation_offload": True, "fine_grained_offload": True}
+    summary = advice({"slowdown": 3.0, **both}).summary
+    assert "disk" not in summary
+    assert "price" not in summary
 
 
 def test_a_run_without_offloading_that_did_not_run_out_of_memory_fits() -> None:

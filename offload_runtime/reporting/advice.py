@@ -57,7 +57,7 @@ def render_advice(
     if advice.order:
         parts.append("in which order\n" + "\n".join(_steps(advice.order)))
     parts.append(f"skill cards\n{_cards(cards)}")
-    missing = _missing(advice, cards)
+    missing = _missing(advice, cards, everything=all_unknown)
     if missing:
         shown = missing if all_unknown else missing[: max(MAX_UNKNOWN, len(advice.missing))]
         columns = [Column("unknown fact"), Column("meaning"), Column("how to know it")]
@@ -185,16 +185,16 @@ def _card_data(verdict: CardVerdict) -> dict[str, Any]:
     }
 
 
-def _missing(advice: Advice, cards: Sequence[CardVerdict]) -> tuple[str, ...]:
+def _missing(advice: Advice, cards: Sequence[CardVerdict], *, everything: bool = False) -> tuple[str, ...]:
     """Return the facts that something hangs on, those that settle most first.
 
     The conclusion's come first, then those of requirements, then those of cards: a fact counts for each condition that
     is open, in full where it is the only one that is missing there. A run that is to be diagnosed is asked for nothing
-    that only a card hangs on which does not apply.
+    that only a card hangs on which does not apply, unless ``everything`` is asked for.
     """
     if advice.findings and advice.findings[0].finding == FITS:
         return ()  # it is taken off, and nothing more has to be known
-    if advice.conclusion in ("ask", "diagnose"):
+    if advice.conclusion in ("ask", "diagnose") and not everything:
         cards = [card for card in cards if card.applies is True]
     required = [name for card in cards for found in card.interactions for name in found.missing]
     weights: dict[str, float] = {}

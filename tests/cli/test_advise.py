@@ -173,6 +173,9 @@ def test_unknown_facts_that_settle_most_come_first_and_the_rest_is_counted(offlo
     assert "--all" not in full
     assert all(name in full for name in listed)
     assert not {"exposed_copy_fraction", "pageable_fraction", "paired_baseline"} & set(listed)
+    slow = ("advise", *facts("slowdown=3", "offload_mechanism=zero_offload"))
+    assert "\n  resident_fits " not in offload(*slow).stdout
+    assert "\n  resident_fits " in offload(*slow, "--all").stdout
 
 
 def test_measurements_of_offloading_are_asked_for_where_something_is_offloaded(offload: Offload) -> None:
