@@ -152,7 +152,7 @@ def _checks_before(found: Found, sheet: FactSheet) -> tuple[Check, ...]:
         return ()
     facts = with_mechanism(of_the_run(sheet))
     earlier = FINDINGS[: FINDINGS.index(finding)]
-    possible = [each.sign for each in earlier if evaluate(each.sign, facts) is None]
+    possible = [each.sign for each in earlier if each.may_be_in(facts)]
     hang_on = {*_MEASURED, *(each.fact for sign in possible for each in comparisons(sign))}
     return tuple(
         check

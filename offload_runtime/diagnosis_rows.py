@@ -75,8 +75,15 @@ class Finding:
 
     def is_in(self, facts: Mapping[str, Scalar]) -> bool:
         """Tell whether ``facts`` show it."""
+        return self._shown_by(facts) is True
+
+    def may_be_in(self, facts: Mapping[str, Scalar]) -> bool:
+        """Tell whether more facts may show it."""
+        return self._shown_by(facts) is None
+
+    def _shown_by(self, facts: Mapping[str, Scalar]) -> bool | None:
         is_off = self.unless is not None and evaluate(self.unless, facts) is True
-        return not is_off and evaluate(self.sign, facts) is True
+        return False if is_off else evaluate(self.sign, facts)
 
     def fixes_for(self, mechanisms: Sequence[str], facts: Mapping[str, Scalar]) -> tuple[str, ...]:
         """Return the fixes that ``facts`` leave for a run that ``mechanisms`` offload; none: not known which do."""

@@ -114,7 +114,6 @@ def test_every_finding_has_a_fix_whatever_is_known() -> None:
             "overlap_cpu_optimizer_d2h_h2d",
         ),
         ({"exposed_copy_fraction": 0.5, "memory_headroom_fraction": 0.01}, "a larger batch"),
-        ({"exposed_copy_fraction": 0.5, "offload_mechanism": "offload_runtime"}, "optimizer state"),
     ],
     ids=str,
 )
@@ -129,6 +128,32 @@ def test_a_fix_that_the_facts_leave_nothing_to_do_is_not_named(
     last = list(facts)[-1]
     assert named({name: value for name, value in facts.items() if name != last})
     assert not named(facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_named"),
+    [
+        ({"optimizer_offload": False, "parameter_offload": True}, True),
+        ({"optimizer_offload": True, "parameter_offload": True}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_state_leaves_in_place_of_parameters_where_these_alone_are_off(
+    facts: dict[str, Scalar], is_named: bool
+) -> None:
+    exposed: dict[str, Scalar] = {**CLEAN, "exposed_copy_fraction": 0.5, "copy_fraction": 0.6, **facts}
+    fixes = [fix for found in found_in(sheet_of(exposed)) for fix in found.fixes]
+    assert ("optimizer state off the device before parameters" in fixes) is is_named
+
+
+@pytest.mark.parametrize(("copy_fraction", "is_found"), [(0.1, False), (0.5, True)])
+def test_a_narrow_link_is_no_finding_where_hardly_anything_is_copied(
+    copy_fraction: float, is_found: bool
+) -> None:
+    slow: dict[str, Scalar] = {**CLEAN, "copy_fraction": copy_fraction, "cpu_step_fraction": 0.7}
+    narrow = found_in(sheet_of({**slow, "pcie_link_width": 8, "offload_mechanism": "megatron_optimizer"}))
+    assert ("the link is narrow" in [found.finding for found in narrow]) is is_found
 
 
 def test_full_memory_is_fixed_before_anything_else() -> None:
