@@ -154,6 +154,9 @@ def test_a_narrow_link_is_no_finding_where_hardly_anything_is_copied(
     slow: dict[str, Scalar] = {**CLEAN, "copy_fraction": copy_fraction, "cpu_step_fraction": 0.7}
     narrow = found_in(sheet_of({**slow, "pcie_link_width": 8, "offload_mechanism": "megatron_optimizer"}))
     assert ("the link is narrow" in [found.finding for found in narrow]) is is_found
+    unread = {name: value for name, value in slow.items() if name != "pcie_link_width"}
+    summary = advice({**unread, "slowdown": 3.0, "offload_mechanism": "fsdp2"}).summary
+    assert ("the width and the generation of the link" in summary) is is_found
 
 
 def test_full_memory_is_fixed_before_anything_else() -> None:
