@@ -44,11 +44,7 @@ def of_offloading(sheet: FactSheet) -> FactSheet:
         exposed = _exposed(sheet)
         if exposed is not None:
             found["exposed_copy_fraction"] = exposed
-    is_on = (
-        sheet.get("offload_enabled")
-        if sheet.get("offload_enabled") is not None
-        else found.get("offload_enabled")
-    )
+    is_on = (found | sheet.values).get("offload_enabled")
     if is_on is False and sheet.get("out_of_memory") is False:
         found["fits"] = True  # as it ran
     found |= _shares(sheet)

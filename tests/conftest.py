@@ -12,6 +12,10 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from offload_runtime.card import Card
+from offload_runtime.card_reading import load_card
+from offload_runtime.skills_catalog import list_skills
+
 # A busy machine is no failure of ours; and continuous integration runs the same examples every time, while
 # everyone else keeps looking for new ones.
 settings.register_profile("offload", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -19,6 +23,13 @@ settings.load_profile("offload")
 
 _MANY_MODULES = 100
 _num_modules_left_out = 0
+
+
+@pytest.fixture(scope="session")
+def diagnosis_card() -> Card:
+    """The card of the skill that diagnoses a slow run."""
+    (found,) = [skill for skill in list_skills() if skill.name == "diagnose-offload-overhead"]
+    return load_card(found.card)
 
 
 def pytest_collection_finish() -> None:

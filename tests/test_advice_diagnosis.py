@@ -7,14 +7,12 @@ import pytest
 from offload_runtime.advice import Advice, advise
 from offload_runtime.advice_diagnosis import found_in, is_slow, open_checks
 from offload_runtime.card import Card
-from offload_runtime.card_reading import load_card
-from offload_runtime.card_verdicts import CardVerdict, judge_card
+from offload_runtime.card_verdicts import judge_card
 from offload_runtime.diagnosis_table import CHECKS, FINDINGS, SIGNS
 from offload_runtime.errors import UsageError
 from offload_runtime.fact_sheet import FactSheet, FactsResult
 from offload_runtime.facts import FACTS
 from offload_runtime.predicates import Scalar, comparisons
-from offload_runtime.skills_catalog import list_skills
 from offload_runtime.state_facts import derived
 
 GIB = 1 << 30
@@ -28,16 +26,6 @@ def sheet_of(facts: dict[str, Scalar]) -> FactSheet:
 
 def advice(facts: dict[str, Scalar]) -> Advice:
     return advise(FactsResult(sheet_of(facts)))
-
-
-@pytest.fixture(scope="module")
-def card() -> Card:
-    (found,) = [skill for skill in list_skills() if skill.name == "diagnose-offload-overhead"]
-    return load_card(found.card)
-
-
-def verdict(card: Card, facts: dict[str, Scalar]) -> CardVerdict:
-    return judge_card(card, facts)
 
 
 def test_a_slow_run_is_to_be_diagnosed_and_not_asked_whether_it_fits() -> None:
@@ -219,7 +207,7 @@ def test_what_offloads_and_what_of_the_state_is_asked_for(
     ids=str,
 )
 def test_a_sign_of_stalls_is_diagnosed_without_a_slowdown(
-    card: Card, facts: dict[str, Scalar], finding: str, fix: str
+    diagnosis_card: Card, facts: dict[str, Scalar], finding: str, fix: str
 ) -> None:
     found = advice(facts)
     assert found.conclusion == "diagnose"
@@ -230,13 +218,13 @@ def test_a_sign_of_stalls_is_diagnosed_without_a_slowdown(
     assert "slowdown" in found.missing
     assert "out_of_memory" not in found.missing
     assert is_slow(sheet_of(facts))
-    assert verdict(card, dict(sheet_of(facts).values)).applies is True
+    assert judge_card(diagnosis_card, dict(sheet_of(facts).values)).applies is True
     assert not is_slow(sheet_of({**facts, "offload_mechanism": "none"}))
     assert not is_slow(sheet_of({**facts, "slowdown": 1.0}))
 
 
-def test_every_sign_is_a_reason_of_the_card(card: Card) -> None:
-    reasons = [set(comparisons(condition.when)) for condition in card.enable_when if condition.when]
+def test_every_sign_is_a_reason_of_the_card(diagnosis_card: Card) -> None:
+    reasons = [set(comparisons(condition.when)) for condition in diagnosis_card.enable_when if condition.when]
     assert all(any(set(comparisons(sign)) <= reason for reason in reasons) for sign in SIGNS)
 
 
@@ -323,12 +311,12 @@ def test_a_part_that_is_larger_than_the_whole_is_refused(facts: dict[str, Scalar
         sheet_of({**PROVEN, **facts})
 
 
-def test_a_proven_slowdown_is_diagnosed_even_where_memory_is_full(card: Card) -> None:
+def test_a_proven_slowdown_is_diagnosed_even_where_memory_is_full(diagnosis_card: Card) -> None:
     full: dict[str, Scalar] = {"gpu_utilization": 0.3, "memory_headroom_fraction": 0.01}
-    found = verdict(card, {**PROVEN, **full, "pageable_fraction": 0.4})
+    found = judge_card(diagnosis_card, {**PROVEN, **full, "pageable_fraction": 0.4})
     assert found.applies is True
     assert any("num_alloc_retries" in interaction.text for interaction in found.interactions)
-    fine = verdict(card, {**PROVEN, **full, "slowdown": 1.0})
+    fine = judge_card(diagnosis_card, {**PROVEN, **full, "slowdown": 1.0})
     assert fine.applies is False
     assert any("cudaMalloc" in reason for reason in fine.reasons)
 
@@ -341,32 +329,34 @@ def test_a_proven_slowdown_is_diagnosed_even_where_memory_is_full(card: Card) ->
         (1.2, True, "at least a fifth longer"),
     ],
 )
-def test_the_slowdown_has_three_verdicts(card: Card, slowdown: float, applies: bool, reason: str) -> None:
-    found = verdict(card, {**PROVEN, "slowdown": slowdown})
+def test_the_slowdown_has_three_verdicts(
+    diagnosis_card: Card, slowdown: float, applies: bool, reason: str
+) -> None:
+    found = judge_card(diagnosis_card, {**PROVEN, "slowdown": slowdown})
     assert found.applies is applies
     assert any(reason in text for text in found.reasons)
 
 
 @pytest.mark.parametrize("name", ["paired_baseline", "warm_steps_only"])
 def test_a_measurement_that_is_not_paired_or_warm_is_a_requirement_that_is_missing(
-    card: Card, name: str
+    diagnosis_card: Card, name: str
 ) -> None:
-    labels = [found.label for found in verdict(card, {**PROVEN, name: False}).interactions]
+    labels = [found.label for found in judge_card(diagnosis_card, {**PROVEN, name: False}).interactions]
     assert labels.count("required (missing)") == 1
     unknown = {fact: value for fact, value in PROVEN.items() if fact != name}
-    labels = [found.label for found in verdict(card, unknown).interactions]
+    labels = [found.label for found in judge_card(diagnosis_card, unknown).interactions]
     assert labels.count("required (unknown)") == 1
 
 
-def test_the_next_command_of_the_diagnosis_runs_where_another_system_trains(card: Card) -> None:
-    assert card.next_command is not None
-    assert card.next_command.endswith("--file references/measuring.md")
+def test_the_next_command_of_the_diagnosis_runs_where_another_system_trains(diagnosis_card: Card) -> None:
+    assert diagnosis_card.next_command is not None
+    assert diagnosis_card.next_command.endswith("--file references/measuring.md")
 
 
-def test_a_long_step_on_the_cpu_is_a_reason_by_itself(card: Card) -> None:
+def test_a_long_step_on_the_cpu_is_a_reason_by_itself(diagnosis_card: Card) -> None:
     long: dict[str, Scalar] = {"offload_enabled": True, "cpu_step_fraction": 0.5, "copy_fraction": 0.1}
-    assert verdict(card, {**long, "optimizer_offload": True}).applies is True
-    found = verdict(card, {**long, "offload_mechanism": "zero_offload"})
+    assert judge_card(diagnosis_card, {**long, "optimizer_offload": True}).applies is True
+    found = judge_card(diagnosis_card, {**long, "offload_mechanism": "zero_offload"})
     assert found.applies is True
     assert any("no setting of the link helps" in interaction.text for interaction in found.interactions)
 

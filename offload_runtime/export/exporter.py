@@ -93,11 +93,10 @@ def export_policy(
     named = check_constraints(known, emitted, values, findings)
     replaced = {key: setting for key, setting in of_policy.items() if key not in given}
     check_against_facts(replaced, facts, named, findings)
+    # They are about what is written, which is nothing where something is refused.
     for when, text in known.notes if not findings.refusals else ():
         if holds(when, values):
-            findings.note(
-                None, "EXP910", text
-            )  # on what is written, which is nothing where something is refused
+            findings.note(None, "EXP910", text)
     _note_newer(known, emitted, findings)
     note_checked_facts(facts, emitted, findings)
     return Export(

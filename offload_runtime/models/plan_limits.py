@@ -65,10 +65,7 @@ def refuse_optimizer_step(
     parts = {
         "parameters": resident.parameters + resident.buffers,
         "gradients": resident.gradients,
-        "float32 master weights": resident.master_weights,
-        ("moments" if resident.master_weights else "optimizer state"): (
-            resident.optimizer_state - resident.master_weights
-        ),
+        **resident.optimizer_parts,
         "temporaries of the step": step_temporary_bytes(resident, optimizer),
         "batch and workspace": resident.batch + resident.workspace,
     }

@@ -90,6 +90,15 @@ class ResidentBytes:
     master_weights: int = 0
 
     @property
+    def optimizer_parts(self) -> dict[str, int]:
+        """The optimizer's state by what it is: with master weights these, and the moments beside them."""
+        moments = self.optimizer_state - self.master_weights
+        return {
+            "float32 master weights": self.master_weights,
+            "moments" if self.master_weights else "optimizer state": moments,
+        }
+
+    @property
     def stepped(self) -> int:
         """What the optimizer's step updates: trained parameters, or their float32 copies in place of 16-bit ones."""
         return self.gradients + self.master_weights // 2

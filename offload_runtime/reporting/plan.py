@@ -237,10 +237,7 @@ def _resident_line(resident: ResidentBytes) -> str:
     kinds = {
         "parameters": resident.parameters,
         "buffers": resident.buffers,
-        "float32 master weights": resident.master_weights,
-        ("moments" if resident.master_weights else "optimizer state"): (
-            resident.optimizer_state - resident.master_weights
-        ),
+        **resident.optimizer_parts,
         "batch": resident.batch,
         "workspace": resident.workspace,
         "accumulated gradients": resident.accumulated_gradients,

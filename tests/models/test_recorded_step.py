@@ -153,17 +153,18 @@ def test_nothing_is_saved_for_the_backward_that_never_runs() -> None:
     assert step.loss(torch.full((5,), 2.0)).item() == 20
 
 
-class Forces(Net):
+class Forces(nn.Module):
     """Takes a gradient in its forward, by autograd or by a transform of torch.func, which wants no hooks."""
 
     def __init__(self, by: str) -> None:
         super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
         self.by = by
 
     def energy(self, x: Tensor) -> Tensor:
         return self.linear(x).square().sum()
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # another model's
+    def forward(self, x: Tensor) -> Tensor:
         if self.by == "func":
             return torch.func.grad(self.energy)(x)
         (force,) = torch.autograd.grad(self.energy(x), x, create_graph=True)
